@@ -1,0 +1,1 @@
+"""The sidecar: observes an SGLang server, asks a policy, acts, and shows what it did."""
