@@ -7,6 +7,7 @@ Frozen, slotted, built from plain values, so that a recording of observations re
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -67,7 +68,7 @@ class Schedule:
     def __post_init__(self) -> None:
         """Raise `ValueError` unless rows start at batch size 1 and ascend strictly."""
         starts = [row.min_batch_size for row in self.rows]
-        if not starts or starts[0] != 1 or any(b <= a for a, b in zip(starts, starts[1:], strict=False)):
+        if not starts or starts[0] != 1 or any(b <= a for a, b in itertools.pairwise(starts)):
             msg = f"rows must start at min_batch_size 1 and ascend strictly, got {starts!r}"
             raise ValueError(msg)
 

@@ -13,7 +13,7 @@ Two forms:
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,7 @@ class Row:
     gear: str = "on"
 
     def to_json(self) -> dict[str, Any]:
+        """The JSON form, as `PUT /speculation` takes it."""
         row: dict[str, Any] = {"min_batch_size": self.min_batch_size, "depth": self.depth}
         if self.depth == 0:
             row["gear"] = self.gear
@@ -84,6 +85,7 @@ class Probe:
     bursts: int = MAX_STEPS
 
     def to_json(self) -> dict[str, Any]:
+        """The JSON form, as `PUT /speculation` takes it."""
         probe: dict[str, Any] = {
             "depth": self.depth,
             "every_steps": self.every_steps,
