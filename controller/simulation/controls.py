@@ -1,149 +1,69 @@
-"""Step controls that need no sidecar: one arm for ever, and SGLang's own adaptive rule."""
+"""The two sides that may steer the simulated engine: one arm for ever, or the hook's own code."""
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from controller.simulation.arms import OFF_COLD, OFF_WARM, Arm
+from controller.simulation.engine import Request
+from controller.simulation.native_rule import NativeRule
+from sglang_hooks.governed_policy import GovernedStepPolicy
+from sglang_hooks.rank_control import RankControl, Topology
+from sglang_hooks.status import PlainDecodeStatus
 
 
 class FixedControl:
-    """The same arm at every step."""
+    """The same arm at every step: a server that was started so."""
 
     def __init__(self, arm: Arm) -> None:
-        self.arm = arm
+        self._arm = arm
 
     def arm_for(self, batch_size: int) -> Arm:  # noqa: ARG002
         """The arm."""
-        return self.arm
+        return self._arm
 
     def on_result(
-        self,
-        now_s: float,
-        arm: Arm,
-        batch_size: int,
-        accepted: list[int],
-        accepted_after_cold: list[int],
-        context_tokens: int,
+        self, now_s: float, arm: Arm, requests: Sequence[Request], accepted: list[int], context_tokens: int
     ) -> None:
         """Nothing is learned."""
 
-    def on_prefill(self, now_s: float) -> None:
-        """Nothing is learned."""
-
-    def on_idle(self, now_s: float) -> None:
+    def on_prefill(self) -> None:
         """Nothing is learned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """What SGLang's rule may use from a batch size up, and how reluctantly it moves."""
+class HookControl:
+    """The hook's own policy, probe plan and recorder, wired as the plugin wires them into SGLang.
 
-    candidates: tuple[int, ...]
-    up_margin: float = 0.0
-    down_margin: float = 0.0
-
-
-DEFAULT_SLOTS: Mapping[int, Slot] = {
-    1: Slot((1, 3, 7), down_margin=-0.25),
-    8: Slot((0, 1, 3)),
-    32: Slot((0, 1)),
-    64: Slot((0,)),
-}
-"""The default table of SGLang 0.5.17's `--speculative-adaptive`, by smallest batch size."""
-
-
-class SlotRule:
-    """One slot of SGLang's rule: moves along its candidates by the moving average of accepted drafts.
-
-    average <- 0.8 * average + 0.2 * mean accepted drafts of the batch, while drafting.  Every 5 batches after
-    the first 10: step down while average <= candidate below - 0.5 (0.5 for candidate 0) + down margin;
-    else up while average > current - 0.5 + up margin.  From 0 it always tries the next candidate.
-    Time never enters: that is what it is here to be compared for.
+    `rank` is what a scheduler process of a real server holds; its `apply` and `report` are the two ends
+    of the control protocol.
     """
 
-    WEIGHT, WARM_UP, EVERY = 0.2, 10, 5
-
-    def __init__(self, slot: Slot, initial_depth: int) -> None:
-        self.slot = slot
-        depths = slot.candidates
-        self._at = depths.index(initial_depth) if initial_depth in depths else len(depths) // 2
-        self._average = float(self.depth - 1)
-        self._batches = 0
-
-    @property
-    def depth(self) -> int:
-        """The depth in use."""
-        return self.slot.candidates[self._at]
-
-    def observe(self, mean_accepted: float) -> None:
-        """Hear of one batch that ran at this slot."""
-        if self.depth > 0:
-            self._average += self.WEIGHT * (mean_accepted - self._average)
-        self._batches += 1
-        due = self._batches > self.WARM_UP and (self._batches - self.WARM_UP) % self.EVERY == 0
-        if due:
-            self._move()
-
-    def _move(self) -> None:
-        depths, top = self.slot.candidates, len(self.slot.candidates) - 1
-        if self.depth == 0:
-            self._at = min(self._at + 1, top)
-            if self.depth > 0 and self._average < 0:
-                self._average = float(self.depth - 1)
-            return
-        start = self._at
-        while self._at > 0:
-            below = depths[self._at - 1]
-            limit = (0.5 if below == 0 else below - 0.5) + self.slot.down_margin
-            if self._average > limit:
-                break
-            self._at -= 1
-        if self._at < start:
-            return
-        while self._at < top and self._average > self.depth - 0.5 + self.slot.up_margin:
-            self._at += 1
-
-
-class NativeControl(FixedControl):
-    """SGLang's own adaptive rule, from its documented behaviour, on the depths that are built."""
-
-    def __init__(self, arms: Sequence[Arm], slots: Mapping[int, Slot] | None = None) -> None:
-        """`slots` defaults to SGLang's, each candidate replaced by the nearest built depth."""
-        super().__init__(arms[0])
-        built = sorted({depth for depth, _ in arms})
-        self._off = OFF_WARM if OFF_WARM in arms else OFF_COLD
-        table = slots or DEFAULT_SLOTS
-        self._starts = sorted(table)
-        fitted = [_fit(table[start], built) for start in self._starts]
-        self._rules = [SlotRule(slot, built[-1]) for slot in fitted]
+    def __init__(self, arms: Sequence[Arm], *, started_unix_s: float = 0.0) -> None:
+        """`arms` are those of the engine; it starts at the deepest, under SGLang's own rule."""
+        gears = tuple(gear for depth, gear in arms if depth == 0)
+        depths = sorted({depth for depth, _ in arms})
+        # SGLang's own off is the warm one; without a row for it, its rule must do without 0.
+        native = NativeRule([depth for depth in depths if depth or OFF_WARM in arms])
+        self.policy = GovernedStepPolicy(native, depths, depths[-1])
+        cold = OFF_COLD in arms
+        status = PlainDecodeStatus(in_force=cold, reason=None if cold else "no profile row", gears=gears)
+        if cold:
+            status.backend = "simulated"
+        self.rank = RankControl(self.policy, status, topology=Topology(), started_unix_s=started_unix_s)
 
     def arm_for(self, batch_size: int) -> Arm:
-        """The depth of the slot for this batch size; off is SGLang's own (warm) off."""
-        depth = self._rule(batch_size).depth
-        return (depth, "on") if depth else self._off
+        """Ask the hook's policy, as SGLang's adaptive controller does before a decode step."""
+        return self.policy.get_steps_for_batch(batch_size), self.policy.gear
 
     def on_result(
-        self,
-        now_s: float,  # noqa: ARG002
-        arm: Arm,  # noqa: ARG002
-        batch_size: int,
-        accepted: list[int],
-        accepted_after_cold: list[int],
-        context_tokens: int,  # noqa: ARG002
+        self, now_s: float, arm: Arm, requests: Sequence[Request], accepted: list[int], context_tokens: int
     ) -> None:
-        """Feed the slot of this batch size."""
-        drafts = sum(i * n for i, n in enumerate(accepted)) + sum(
-            i * n for i, n in enumerate(accepted_after_cold)
-        )
-        self._rule(batch_size).observe(drafts / batch_size)
+        """Tell the hook's recorder and SGLang's rule, in the order of the real scheduler."""
+        batch_size = len(requests)
+        launch = self.policy.result_of(arm[0])
+        self.rank.decode_result(now_s, launch, batch_size, requests, accepted, context_tokens)
+        self.policy.on_verify_complete(accepted, batch_size)
 
-    def _rule(self, batch_size: int) -> SlotRule:
-        return self._rules[max(0, bisect.bisect_right(self._starts, batch_size) - 1)]
-
-
-def _fit(slot: Slot, built: list[int]) -> Slot:
-    nearest = {min(built, key=lambda depth: (abs(depth - want), depth)) for want in slot.candidates}
-    return Slot(tuple(sorted(nearest)), slot.up_margin, slot.down_margin)
+    def on_prefill(self) -> None:
+        """Tell the hook's recorder."""
+        self.rank.recorder.prefill()

@@ -46,14 +46,18 @@ class DirectControl:
         arm = self.schedule.arm_for(batch_size)
         return arm.depth, str(arm.gear)
 
-    def on_prefill(self, now_s: float) -> None:
+    def on_prefill(self) -> None:
         self.prefills += 1
         self._clean = False
 
-    def on_idle(self, now_s: float) -> None:
-        self._clean = False
-
-    def on_result(self, now_s, arm, batch_size, accepted, accepted_after_cold, context_tokens) -> None:  # type: ignore[no-untyped-def]
+    def on_result(self, now_s, arm, requests, drafts, context_tokens) -> None:  # type: ignore[no-untyped-def]
+        batch_size = len(requests)
+        accepted, accepted_after_cold = [0] * (arm[0] + 1), [0] * (arm[0] + 1)
+        for request, n in zip(requests, drafts, strict=True):
+            (accepted_after_cold if hasattr(request, "_was_cold") else accepted)[n] += 1
+        if arm[1] == "cold":
+            for request in requests:
+                request._was_cold = True
         bucket = max(b for b in BUCKETS if b <= batch_size)
         cell = self._cells.setdefault((bucket, arm), {
             "steps": 0, "request_steps": 0, "tokens": 0, "accepted": [0] * (arm[0] + 1),

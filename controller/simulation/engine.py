@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -49,9 +49,12 @@ class EngineConfig:
     """Whether off-cold costs what a server without speculation costs (see `arms.arm_rows`)."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Request:
-    """One request and what became of it; times are virtual seconds, `None` until they happen."""
+    """One request and what became of it; times are virtual seconds, `None` until they happen.
+
+    Without slots, since the hook's recorder leaves a mark on requests.
+    """
 
     index: int
     arrival_s: float
@@ -78,20 +81,15 @@ class StepControl(Protocol):
         self,
         now_s: float,
         arm: Arm,
-        batch_size: int,
+        requests: Sequence[Request],
         accepted: list[int],
-        accepted_after_cold: list[int],
         context_tokens: int,
     ) -> None:
-        """A step ended: how many requests had 0, 1, ... depth drafts accepted, and after a cold spell."""
+        """A step ended that gave each of `requests` one token and so many accepted drafts."""
         ...
 
-    def on_prefill(self, now_s: float) -> None:
+    def on_prefill(self) -> None:
         """A prefill batch ran."""
-        ...
-
-    def on_idle(self, now_s: float) -> None:
-        """There was nothing to do until `now_s`."""
         ...
 
 
@@ -129,6 +127,11 @@ class VirtualEngine:
         self.prefill_seconds = 0.0
         self.prefill_tokens = 0
         self.emitted_tokens = 0
+        """Output tokens so far, those of prefills included."""
+        self.request_steps = 0
+        """Sum of the batch sizes over all decode steps: verify calls, in SGLang's words."""
+        self.proposed_drafts = 0
+        self.accepted_drafts = 0
         self.decode_seconds = 0.0
         self.context_tokens = 0
         """Tokens in the KV pool, over all running requests."""
@@ -163,6 +166,18 @@ class VirtualEngine:
         return len(self._waiting) + (self._partial is not None)
 
     @property
+    def waiting_tokens(self) -> int:
+        """Tokens that waiting requests have still to prefill."""
+        queued = sum(r.prompt_tokens + r.generated for r in self._waiting)
+        partial = self._partial
+        return queued + (partial.prompt_tokens + partial.generated - partial.prefilled if partial else 0)
+
+    @property
+    def last_arm(self) -> Arm | None:
+        """The arm of the latest decode step."""
+        return self._last_arm
+
+    @property
     def arms(self) -> list[Arm]:
         """What this engine can run."""
         return list(self.costs)
@@ -193,7 +208,6 @@ class VirtualEngine:
                 self._decode_until(until_s)
             else:
                 self.now_s = min(until_s, self._next_arrival_s)
-                self.control.on_idle(self.now_s)
 
     def progress(self) -> list[tuple[Request, int]]:
         """Every running request with the tokens it has emitted so far."""
@@ -258,7 +272,7 @@ class VirtualEngine:
         self.prefill_batches += 1
         self.prefill_tokens += tokens
         self.prefill_seconds += seconds
-        self.control.on_prefill(self.now_s)
+        self.control.on_prefill()
         for request in done:
             self._join(request)
 
@@ -307,12 +321,16 @@ class VirtualEngine:
             step_s = max(0.1 * step_s, step_s + cost.per_token_s * excess)
         self.log.steps.append((arm, batch_size, self.context_tokens, self._cold_count, switch_s))
         context = self.context_tokens
+        accepted = self._accept(depth, batch_size)
+        extra = sum(accepted)
         spent_s = step_s * self._noise.next() + switch_s
         self.now_s += spent_s
         self.decode_seconds += spent_s
         self.decode_steps += 1
-        accepted, after_cold, extra = self._accept(depth, batch_size)
-        if gear != "on" and gear != "warm" and self._cold_count < batch_size:
+        self.request_steps += batch_size
+        self.proposed_drafts += batch_size * depth
+        self.accepted_drafts += extra
+        if gear == "cold" and self._cold_count < batch_size:
             self._cold[:batch_size] = True
             self._cold_count = batch_size
         self._offset += 1
@@ -320,23 +338,19 @@ class VirtualEngine:
         self._reserved -= batch_size + extra
         self.context_tokens += batch_size + extra
         self.emitted_tokens += batch_size + extra
-        self.control.on_result(self.now_s, arm, batch_size, accepted, after_cold, context)
+        self.control.on_result(self.now_s, arm, self._running, accepted, context)
 
-    def _accept(self, depth: int, batch_size: int) -> tuple[list[int], list[int], int]:
-        """Draw the accepted drafts of a step: histograms (fresh, after cold) and their sum."""
+    def _accept(self, depth: int, batch_size: int) -> list[int]:
+        """Draw the accepted drafts of every running request and take them off what it has to come."""
         if depth == 0:
-            return [batch_size - self._cold_count], [self._cold_count], 0
-        fresh = self._drafts.take(self.now_s, depth, batch_size)
-        if not self._cold_count:
-            self._left[:batch_size] -= fresh
-            counts = np.bincount(fresh, minlength=depth + 1).tolist()
-            return counts, [0] * (depth + 1), sum(i * c for i, c in enumerate(counts))
-        cold = self._cold[:batch_size]
-        drafts = np.where(cold, self._drafts.take_after_cold(depth, batch_size), fresh)
+            return [0] * batch_size
+        drafts = self._drafts.take(self.now_s, depth, batch_size)
+        if self._cold_count:
+            after_cold = self._drafts.take_after_cold(depth, batch_size)
+            drafts = np.where(self._cold[:batch_size], after_cold, drafts)
         self._left[:batch_size] -= drafts
-        counts = np.bincount(drafts[~cold], minlength=depth + 1).tolist()
-        after_cold = np.bincount(drafts[cold], minlength=depth + 1).tolist()
-        return counts, after_cold, int(drafts.sum())
+        counts: list[int] = drafts.tolist()
+        return counts
 
     def _sweep(self) -> bool:
         """Take out the requests that have emitted all their tokens; says whether there were any."""
