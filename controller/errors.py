@@ -5,15 +5,15 @@ SpecgovError
 |-- StoreError              the state database cannot be used
 |-- OverrideError           an override that cannot be carried out: told to its sender
 `-- EngineError             a request to the engine failed: counted, told, survived
-    |-- EngineUnreachable       no answer: refused, reset, name not found
-    |-- EngineTimeout           no complete answer in time; a PUT may have been carried out all the same
-    |-- EngineBadAnswer         an answer that is not what was asked for: HTML, too large, not JSON
-    `-- EngineRefused           a well-formed refusal, with its HTTP status
-        |-- EngineNotFound          404: no such endpoint (SGLang without the plugin)
-        |-- EngineUnauthorized      401, 403: key missing or wrong
-        |-- EngineConflict          409: sequence not newer, or another holder's lease is live
-        |-- EngineRejectedPlan      413, 422, 400: the plan itself
-        `-- EngineImpossible        503: the plugin is there, control is not possible
+    |-- EngineUnreachableError       no answer: refused, reset, name not found
+    |-- EngineTimeoutError           no complete answer in time; a PUT may have been carried out all the same
+    |-- EngineBadAnswerError         an answer that is not what was asked for: HTML, too large, not JSON
+    `-- EngineRefusedError           a well-formed refusal, with its HTTP status
+        |-- EngineNotFoundError          404: no such endpoint (SGLang without the plugin)
+        |-- EngineUnauthorizedError      401, 403: key missing or wrong
+        |-- EngineConflictError          409: sequence not newer, or another holder's lease is live
+        |-- EngineRejectedPlanError      413, 422, 400: the plan itself
+        `-- EngineImpossibleError        503: the plugin is there, control is not possible
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ class EngineError(SpecgovError):
     """Value of the `error` label in metrics."""
 
 
-class EngineUnreachable(EngineError):
+class EngineUnreachableError(EngineError):
     """No answer: refused, reset, name not found."""
 
     label = "unreachable"
 
 
-class EngineTimeout(EngineError):
+class EngineTimeoutError(EngineError):
     """No complete answer in time; a PUT may have been carried out all the same."""
 
     label = "timeout"
 
 
-class EngineBadAnswer(EngineError):
+class EngineBadAnswerError(EngineError):
     """An answer that is not what was asked for: HTML, too large, not JSON."""
 
     label = "bad_answer"
 
 
-class EngineRefused(EngineError):
+class EngineRefusedError(EngineError):
     """A well-formed refusal; `status` is its HTTP status."""
 
     label = "refused"
@@ -74,31 +74,31 @@ class EngineRefused(EngineError):
         self.status = status
 
 
-class EngineNotFound(EngineRefused):
+class EngineNotFoundError(EngineRefusedError):
     """404: no such endpoint, which for `/speculation` means SGLang without the plugin."""
 
     label = "not_found"
 
 
-class EngineUnauthorized(EngineRefused):
+class EngineUnauthorizedError(EngineRefusedError):
     """401 or 403: the key is missing or wrong."""
 
     label = "unauthorized"
 
 
-class EngineConflict(EngineRefused):
+class EngineConflictError(EngineRefusedError):
     """409: the sequence is not newer, or another holder's lease is live."""
 
     label = "conflict"
 
 
-class EngineRejectedPlan(EngineRefused):
+class EngineRejectedPlanError(EngineRefusedError):
     """400, 413 or 422: the plan itself was refused."""
 
     label = "rejected"
 
 
-class EngineImpossible(EngineRefused):
+class EngineImpossibleError(EngineRefusedError):
     """503: the plugin is there, but control is not possible."""
 
     label = "impossible"

@@ -34,6 +34,19 @@ def strict_params(params: type[Any]) -> type[Any]:
 strict_params(GuardParams)
 
 
+def _at_most_one(section: BaseModel, *names: str) -> None:
+    given = [name for name in names if getattr(section, name) is not None]
+    if len(given) > 1:
+        raise ValueError(f"only one of {', '.join(names)} may be set, got {len(given)}")
+
+
+def _above(section: BaseModel, upper: str, lower: str) -> None:
+    if not getattr(section, upper) > getattr(section, lower):
+        raise ValueError(
+            f"{upper} must be above {lower} ({getattr(section, lower)}), got {getattr(section, upper)!r}"
+        )
+
+
 class Section(BaseModel):
     """A group of settings."""
 
@@ -51,7 +64,8 @@ class EngineSettings(Section):
     api_key_file: Path | None = None
     """File with the same; read again when it changes."""
     admin_api_key: SecretStr | None = None
-    """SGLang's `--admin-api-key`, which `/speculation` asks for where one is set; `None`: `api_key` is used."""
+    """SGLang's `--admin-api-key`, which `/speculation` asks for where one is set; `None`: `api_key` is
+    used."""
     admin_api_key_file: Path | None = None
     """File with the same; read again when it changes."""
     connect_timeout_s: Seconds = 1.0
@@ -59,9 +73,9 @@ class EngineSettings(Section):
     request_timeout_s: Seconds = 2.0
     """For a whole answer of `/v1/loads` and `GET /speculation`."""
     put_timeout_s: Seconds = 4.0
-    """For a whole answer of `PUT` and `DELETE /speculation`; above the 2 s that the server waits for ranks."""
+    """For a whole answer of `PUT` and `DELETE /speculation`; above the 2 s that it waits for ranks."""
     metrics_timeout_s: Seconds = 5.0
-    """For a whole answer of `/metrics` and `/server_info`, which can be slow; they are read beside the loop."""
+    """For a whole answer of `/metrics` and `/server_info`, which can be slow."""
     metrics_period_s: Seconds = 15.0
     """Between two reads of `/metrics`, which is large and only the second source.  It is read at every
     tick while `/v1/loads` gives nothing."""
@@ -302,16 +316,3 @@ def _lines(error: ValidationError, prefix: str = "") -> str:
         value = "" if fault["type"] == "value_error" or secret else f", got {fault['input']!r}"
         lines.append(f"{where}: {message}{value}" if where else message)
     return "\n".join(lines)
-
-
-def _at_most_one(section: Section, *names: str) -> None:
-    given = [name for name in names if getattr(section, name) is not None]
-    if len(given) > 1:
-        raise ValueError(f"only one of {', '.join(names)} may be set, got {len(given)}")
-
-
-def _above(section: Section, upper: str, lower: str) -> None:
-    if not getattr(section, upper) > getattr(section, lower):
-        raise ValueError(
-            f"{upper} must be above {lower} ({getattr(section, lower)}), got {getattr(section, upper)!r}"
-        )

@@ -20,7 +20,7 @@ class TokenSource:
             try:
                 self._value = self._read(file)
             except OSError as error:
-                raise SettingsError(f"{file} must be a readable file with a token: {error.strerror}") from None
+                raise SettingsError(f"{file} must be a readable token file: {error.strerror}") from None
 
     def get(self) -> str | None:
         """The secret now; `None` when none is configured.  An unreadable file keeps the last one."""
