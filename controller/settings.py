@@ -5,6 +5,7 @@ Nested environment names take two underscores: `SPECGOV_ENGINE__URL`.  Unknown k
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -232,7 +233,8 @@ class Settings(BaseSettings):
         """Parameters of the policy called `name`; raises `ValueError` when they break a rule."""
         spec = registry.find(name)
         try:
-            return TypeAdapter(strict_params(spec.params)).validate_python(self.policies.get(name, {}))
+            given = {key: _decoded(value) for key, value in self.policies.get(name, {}).items()}
+            return TypeAdapter(strict_params(spec.params)).validate_python(given)
         except ValidationError as error:
             raise ValueError(_lines(error, f"policies.{name}")) from None
 
@@ -260,7 +262,7 @@ def load(
 
     class _Sourced(Settings):
         @classmethod
-        def settings_customise_sources(
+        def settings_customise_sources(  # type: ignore[override]  # it is called with keywords
             cls, settings_cls: type[BaseSettings], **sources: PydanticBaseSettingsSource
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             from_file = InitSettingsSource(settings_cls, init_kwargs=values)
@@ -284,6 +286,16 @@ def nested(pairs: Mapping[str, Any]) -> dict[str, Any]:
             at = at.setdefault(section, {})
         at[last] = value
     return tree
+
+
+def _decoded(value: Any) -> Any:
+    """Lists and tables of policy parameters come from the environment and from flags as JSON text."""
+    if not isinstance(value, str) or value[:1] not in ("[", "{"):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
