@@ -169,7 +169,7 @@ class Survival:
 
         What was seen long ago may have changed unseen; a few fresh counts must then outweigh it.
         """
-        means, variances = self.conditional(len(exposed))
+        means, variances = (x.tolist() for x in self.conditional(len(exposed)))
         for j in range(min(len(exposed), len(self.clean.hits))):
             if exposed[j] <= 0:
                 continue
@@ -186,7 +186,7 @@ class Survival:
         known = [j for j in range(len(hits)) if self._at(j)[1] > FRESH_REQUEST_STEPS]
         if not known:
             return False
-        means, variances = self.conditional(len(hits))
+        means, variances = (x.tolist() for x in self.conditional(len(hits)))
         surprise = sum(hits[j] - means[j] * exposed[j] for j in known)
         tossing = sum(means[j] * (1 - means[j]) * exposed[j] for j in known) + 0.25
         learning = sum(exposed[j] ** 2 * variances[j] for j in known)

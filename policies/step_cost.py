@@ -11,8 +11,12 @@ x ties
 - an arm to itself along b: an increment per doubling of b has mean 0.3 and deviation 0.35 (from "no
   dearer" to "twice as dear": between memory-bound and compute-bound decoding), wide enough for the
   staircase of CUDA-graph batch sizes;
-- an arm to its neighbour (off, then shallow to deep): the two increments differ by 0.15 between depths,
-  0.3 between off and drafting, which take different kernels;
+- an arm to its neighbour in the order cold, warm, depth 1, 2, ...: the logarithm of the ratio of their
+  times is a stationary process along b (Ornstein-Uhlenbeck: it may drift, over 3 doublings, within its
+  deviation).  From one depth to another a step costs between nothing more (memory-bound) and as much
+  more as there are tokens to verify (compute-bound): 0.4 of the latter, give or take 0.15 per draft.  Off
+  and drafting may take different kernels: 0.1 give or take 0.5 from cold to warm, 0.05 give or take 0.2
+  from warm to depth 1;
 - levels only loosely: nothing is assumed about how fast the machine is.
 
 Logarithms make all of this relative, so no constant is tied to a machine.  Timed cells are Gaussian
@@ -46,8 +50,10 @@ KNOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 
 OCTAVES = np.diff(np.log2(np.array(KNOTS, dtype=np.float64)))
 
 GROWTH_PER_OCTAVE, GROWTH_SD = 0.3, 0.35
-DEPTH_GROWTH_SD, GEAR_GROWTH_SD = 0.15, 0.3
-DEPTH_LEVEL, DEPTH_LEVEL_SD, GEAR_LEVEL_SD = 0.05, 0.25, 0.5
+DEPTH_SHARE, DEPTH_SD = 0.4, 0.15
+DRAFT, DRAFT_SD = 0.05, 0.2
+KERNEL, KERNEL_SD = 0.1, 0.5
+REACH_OCTAVES = 3.0
 ANCHOR_S, ANCHOR_SD = 0.02, 4.0
 
 
@@ -63,7 +69,7 @@ class StepCostParams:
     """Relative error that no amount of timing removes (batches mixed in one bucket, clocks)."""
     wander: float = 0.02
     """Relative deviation by which an untimed cell may move in ten minutes."""
-    noise: float = 0.15
+    noise: float = 0.1
     """Relative deviation of one step's time while unknown."""
 
     def __post_init__(self) -> None:
@@ -161,18 +167,34 @@ def prior_field(arms: Sequence[Arm]) -> tuple[Floats, Floats]:
         shift[:] += row * mean / sd**2
 
     tie({0: 1.0}, math.log(ANCHOR_S), ANCHOR_SD)
-    for a, (one, other) in enumerate(itertools.pairwise(arms)):
-        gap = other.depth - one.depth
-        sd = GEAR_LEVEL_SD if one.depth == 0 else DEPTH_LEVEL_SD * math.sqrt(gap)
-        tie({a: -1.0, a + 1: 1.0}, DEPTH_LEVEL * gap, sd)
     for k, octaves in enumerate(map(float, OCTAVES)):
-        here, there = k * width, (k + 1) * width
-        tie({here: -1.0, there: 1.0}, GROWTH_PER_OCTAVE * octaves, GROWTH_SD * math.sqrt(octaves))
-        for a, (one, other) in enumerate(itertools.pairwise(arms)):
-            sd = GEAR_GROWTH_SD if one.depth == 0 else DEPTH_GROWTH_SD * math.sqrt(other.depth - one.depth)
-            terms = {here + a: 1.0, here + a + 1: -1.0, there + a: -1.0, there + a + 1: 1.0}
-            tie(terms, 0.0, sd * math.sqrt(octaves))
+        step = GROWTH_SD * math.sqrt(octaves)
+        tie({k * width: -1.0, (k + 1) * width: 1.0}, GROWTH_PER_OCTAVE * octaves, step)
+    for a, (one, other) in enumerate(itertools.pairwise(arms)):
+        mean, sd = ratio(one, other)
+        tie({a: -1.0, a + 1: 1.0}, mean, sd)
+        for k, octaves in enumerate(map(float, OCTAVES)):
+            here, there = k * width + a, (k + 1) * width + a
+            kept = math.exp(-octaves / REACH_OCTAVES)
+            terms = {here: kept, here + 1: -kept, there: -1.0, there + 1: 1.0}
+            tie(terms, (1 - kept) * mean, sd * math.sqrt(1 - kept**2))
     return precision, shift
+
+
+def ratio(one: Arm, other: Arm) -> tuple[float, float]:
+    """Prior of log(step time of `other` / of `one`), neighbours in order: mean and deviation."""
+    if one.depth:
+        tokens = (other.depth + 1) / (one.depth + 1)
+        return DEPTH_SHARE * math.log(tokens), DEPTH_SD * math.sqrt(other.depth - one.depth)
+    mean, variance = 0.0, 0.0
+    if one.gear is Gear.FROZEN:
+        mean, variance = 0.0, 0.02**2
+    if one.gear is not Gear.WARM and other.gear in (Gear.WARM, Gear.ON):
+        mean, variance = mean + KERNEL, variance + KERNEL_SD**2
+    if other.depth:
+        mean += DRAFT + DEPTH_SHARE * math.log((other.depth + 1) / 2)
+        variance += DRAFT_SD**2 + DEPTH_SD**2 * (other.depth - 1)
+    return mean, math.sqrt(variance)
 
 
 _ORDER = (Gear.FROZEN, Gear.COLD, Gear.WARM, Gear.ON)
@@ -247,6 +269,24 @@ class StepCost:
         blocks = np.einsum("kakb->kab", covariance.reshape(*shape, *shape))
         self._field = CostField(chain, (covariance @ shift).reshape(shape), blocks)
         return self._field
+
+    def seconds(self, cell: CellDelta) -> float:
+        """Seconds that all steps of `cell` took: by its clean intervals, else by what is remembered."""
+        seen = timing(cell)
+        if seen is not None:
+            return cell.steps * seen.mean_s
+        k = bucket_index(cell.batch_bucket)
+        known = self.cells.get((k, cell.arm))
+        if known is not None:
+            return cell.steps * known.mean_s
+        if self._field is not None and cell.arm in self._field.arms:
+            return cell.steps * math.exp(float(self._field.log_s[k, self._field.arms.index(cell.arm)]))
+        return 0.0
+
+    def noise(self, arm: Arm, bucket: int) -> float:
+        """Squared relative deviation of a single step of `arm`."""
+        known = self.cells.get((bucket, arm))
+        return known.cv2 + 1e-6 if known else self.params.noise**2
 
     def timed_steps(self, arm: Arm, bucket: int | None = None) -> float:
         """Remembered timed steps of `arm`, in one bucket (its index) or in all."""

@@ -1,0 +1,68 @@
+"""Which arm at which batch size: the best schedule under errors, hysteresis and the price of a switch.
+
+For every batch size g of a grid and every arm a the caller gives the expected log-goodput V[g, a].  The
+schedule a(.) minimises
+
+    sum_g w[g] * ( -V[g, a(g)] + [a(g) != now(g)] * (min_gain + z * se[g, a(g)]) + tie * rank(a(g)) )
+      + sum_g price[g] * [a(g) != a(g+1)]
+
+so a change must pay for its margin and its error, ties go to the shallower arm, and a boundary between
+two rows must be worth the switches that it causes.  Exact, by dynamic programming along the batch
+sizes (Viterbi; the Potts model in one dimension).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+
+TIE = 1e-3
+"""Log-goodput that each rank of depth must bring, so that equal arms go to the shallower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """Expected log-goodput over the grid; -inf where an arm must not be chosen."""
+
+    value: Floats
+    """Log tokens per second, sizes x arms."""
+    error: Floats
+    """Standard error of the difference to the arm in force, sizes x arms."""
+    incumbent: Indices
+    """Arm in force at each size."""
+    weight: Floats
+    """Share of decode time at each size, > 0."""
+    price: Floats
+    """Share of decode time lost by a boundary between size g and g+1; one shorter than the sizes."""
+
+
+def choose(surface: Surface, min_gain: Floats, confidence: Floats) -> Indices:
+    """The arm (index) at each size of the grid; margin and standard errors asked for, by size."""
+    sizes, arms = surface.value.shape
+    loss = TIE * np.arange(arms) - surface.value
+    moved = np.arange(arms)[None, :] != surface.incumbent[:, None]
+    loss = loss + moved * (min_gain[:, None] + confidence[:, None] * surface.error)
+    return _cheapest_path(np.where(np.isfinite(loss), loss, 1e6) * surface.weight[:, None], surface.price)
+
+
+def _cheapest_path(cost: Floats, price: Floats) -> Indices:
+    """Minimise the sum of `cost` along the path plus `price` at each change of column."""
+    rows, columns = cost.shape
+    back = np.empty((rows, columns), dtype=np.intp)
+    stay = np.arange(columns)
+    total = cost[0]
+    for g in range(1, rows):
+        best = int(total.argmin())
+        move = total[best] + price[g - 1] < total
+        back[g] = np.where(move, best, stay)
+        total = np.minimum(total, total[best] + price[g - 1]) + cost[g]
+    path = np.empty(rows, dtype=np.intp)
+    path[-1] = total.argmin()
+    for g in range(rows - 1, 0, -1):
+        path[g - 1] = back[g, path[g]]
+    return path
