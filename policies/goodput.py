@@ -115,11 +115,10 @@ class Goodput:
         self._now_s = finite(observation.now_s, -MAX_COUNT) or self._now_s
         self._clock_s += dt_s
         seconds = [self.models.cost.seconds(cell) for cell in cells]
-        probed = self.prober.pending.probe.arm if self.prober.pending else None
         self._account_probe(observation, cells, seconds)
         self.models.load.observe(cells, seconds, dt_s)
         self._learn_crossings(observation)
-        self.models.ledger.observe(cells, seconds, self.models.survival, probed)
+        self.models.ledger.observe(cells, self.models.survival, finite(observation.switches))
         self._learn_clean_share(cells)
         self._learn_clean_steps(cells)
         drifted = self.models.survival.observe(cells, dt_s)
@@ -192,7 +191,7 @@ class Goodput:
 
     def _choose(self, meets: npt.NDArray[np.bool_] | None, incumbent: Indices) -> Indices:
         assert self.outlook is not None  # noqa: S101  (set by decide)
-        scene = surface(self.outlook, self.models.load, incumbent)
+        scene = surface(self.models, self.outlook, incumbent)
         gain = np.full(len(SIZES), self.params.min_gain)
         confidence = np.full(len(SIZES), self.params.confidence)
         if meets is not None:

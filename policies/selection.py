@@ -4,11 +4,11 @@ For every batch size g of a grid and every arm a the caller gives the expected l
 schedule a(.) minimises
 
     sum_g w[g] * ( -V[g, a(g)] + [a(g) != now(g)] * (min_gain + z * se[g, a(g)]) + tie * rank(a(g)) )
-      + sum_g price[g] * [a(g) != a(g+1)]
+      + sum_g price[g] * pair[a(g), a(g+1)]
 
 so a change must pay for its margin and its error, ties go to the shallower arm, and a boundary between
-two rows must be worth the switches that it causes.  Exact, by dynamic programming along the batch
-sizes (Viterbi; the Potts model in one dimension).
+two rows must be worth the switches that it causes, and the requests that it makes draft badly when one of
+them is cold.  Exact, by dynamic programming along the batch sizes (Viterbi).
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Surface:
     weight: Floats
     """Share of decode time at each size, > 0."""
     price: Floats
-    """Share of decode time lost by a boundary between size g and g+1; one shorter than the sizes."""
+    """Crossings per decode step between size g and g+1; one shorter than the sizes."""
+    pair: Floats
+    """Decode steps that a crossing from one arm to another costs: arms x arms, zero on the diagonal."""
 
 
 def choose(surface: Surface, min_gain: Floats, confidence: Floats) -> Indices:
@@ -47,20 +49,20 @@ def choose(surface: Surface, min_gain: Floats, confidence: Floats) -> Indices:
     loss = TIE * np.arange(arms) - surface.value
     moved = np.arange(arms)[None, :] != surface.incumbent[:, None]
     loss = loss + moved * (min_gain[:, None] + confidence[:, None] * surface.error)
-    return _cheapest_path(np.where(np.isfinite(loss), loss, 1e6) * surface.weight[:, None], surface.price)
+    cost = np.where(np.isfinite(loss), loss, 1e6) * surface.weight[:, None]
+    return _cheapest_path(cost, surface.price, surface.pair)
 
 
-def _cheapest_path(cost: Floats, price: Floats) -> Indices:
-    """Minimise the sum of `cost` along the path plus `price` at each change of column."""
+def _cheapest_path(cost: Floats, price: Floats, pair: Floats) -> Indices:
+    """Minimise the sum of `cost` along the path plus `price` times `pair` at each step."""
     rows, columns = cost.shape
     back = np.empty((rows, columns), dtype=np.intp)
-    stay = np.arange(columns)
     total = cost[0]
+    every = np.arange(columns)
     for g in range(1, rows):
-        best = int(total.argmin())
-        move = total[best] + price[g - 1] < total
-        back[g] = np.where(move, best, stay)
-        total = np.minimum(total, total[best] + price[g - 1]) + cost[g]
+        through = total[:, None] + price[g - 1] * pair
+        back[g] = through.argmin(axis=0)
+        total = through[back[g], every] + cost[g]
     path = np.empty(rows, dtype=np.intp)
     path[-1] = total.argmin()
     for g in range(rows - 1, 0, -1):

@@ -3,12 +3,11 @@
     G(b, a) = b * E[tokens | depth] / T(b, a)
 
 in logarithms, so that errors are relative and add: log E and its error from `acceptance.py`, log T and
-its error from `step_cost.py`, the price of cold from `gears.py`, what occurs from `load.py`.
+its error from `step_cost.py`, what cold costs later from `gears.py`, what occurs from `load.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policies.acceptance import Survival, Yield, yields
-from policies.gears import ColdLedger
+from policies.gears import ColdLedger, is_cold
 from policies.load import Load, grid
 from policies.probing import Prospect, present_share
 from policies.selection import Surface
@@ -56,7 +55,7 @@ class Outlook:
     yields: Yield
     field: CostField
     log_rate: Floats
-    """Log of tokens per second and request: log E - log T, the price of cold included."""
+    """Log of tokens per second and request: log E - log T."""
     covariance: Floats
     """Of log T between arms, sizes x arms x arms."""
     known: npt.NDArray[np.bool_]
@@ -71,8 +70,6 @@ class Outlook:
         expected = yields(p, variance, depths)
         log_s, covariance = field.at(SIZES)
         log_rate = expected.log_tokens[None, :] - log_s
-        cold = np.array([arm.gear in (Gear.COLD, Gear.FROZEN) for arm in field.arms])
-        log_rate = log_rate + cold * math.log1p(-models.ledger.price)
         known = np.array([models.cost.timed_steps(arm) >= KNOWN_STEPS for arm in field.arms])
         return cls(field.arms, expected, field, log_rate, covariance, known)
 
@@ -114,8 +111,7 @@ def size_index(batch_size: float) -> int:
 
 
 def _aftermath(models: Models, arms: Sequence[Arm], arm: Arm, in_force: int) -> float:
-    cold = (Gear.COLD, Gear.FROZEN)
-    return models.ledger.probe_loss_steps if arm.gear in cold and arms[in_force].gear not in cold else 0.0
+    return models.ledger.loss_per_rise if is_cold(arm) and not is_cold(arms[in_force]) else 0.0
 
 
 def is_first_off(arms: Sequence[Arm]) -> npt.NDArray[np.bool_]:
@@ -124,9 +120,9 @@ def is_first_off(arms: Sequence[Arm]) -> npt.NDArray[np.bool_]:
     return np.array([bool(off) and arm == off[0] for arm in arms])
 
 
-def surface(outlook: Outlook, load: Load, incumbent: Indices) -> Surface:
+def surface(models: Models, outlook: Outlook, incumbent: Indices) -> Surface:
     """The outlook as `selection.choose` takes it."""
-    share = load.shares(STARTS)
+    share = models.load.shares(STARTS)
     unseen = share <= 0
     moved = np.arange(len(outlook.arms))[None, :] != incumbent[:, None]
     value = np.where(outlook.known[None, :] | ~moved, outlook.log_rate, -np.inf)
@@ -134,8 +130,11 @@ def surface(outlook: Outlook, load: Load, incumbent: Indices) -> Surface:
     value = np.where(frozen[None, :] & moved, -np.inf, value)
     error = np.where(unseen[:, None], UNSEEN_MARGIN, outlook.error(incumbent))
     weight = np.maximum(share, UNSEEN_SHARE)
-    price = SWITCH_STEPS * load.crossings(STARTS) + UNSEEN_SHARE * UNSEEN_MARGIN
-    return Surface(value, error, incumbent, weight, price)
+    price = models.load.crossings(STARTS) + UNSEEN_SHARE
+    cold = np.array([is_cold(arm) for arm in outlook.arms])
+    pair = SWITCH_STEPS * (1.0 - np.eye(len(cold)))
+    pair = pair + (cold[:, None] != cold[None, :]) * models.ledger.loss_per_rise / 2
+    return Surface(value, error, incumbent, weight, price, pair)
 
 
 def prospect(
