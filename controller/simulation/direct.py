@@ -16,6 +16,7 @@ class DirectControl:
     def __init__(self, initial: EngineArm) -> None:
         self.schedule = Schedule.constant(Arm(initial[0], Gear(initial[1])))
         self.probe: Any = None
+        self.probing = False
         self._cells: dict[tuple[int, EngineArm], dict[str, Any]] = {}
         self._last_s: float | None = None
         self._clean = False
@@ -32,6 +33,7 @@ class DirectControl:
 
     def arm_for(self, batch_size: int) -> EngineArm:
         p = self.probe
+        self.probing = False
         if p is not None and self._bursts <= p.bursts:
             if p.min_batch_size <= batch_size <= p.max_batch_size:
                 self._in_range += 1
@@ -40,6 +42,7 @@ class DirectControl:
                 if self._burst_left:
                     self._burst_left -= 1
                     self.probe_steps += 1
+                    self.probing = True
                     return p.arm.depth, str(p.arm.gear)
             else:
                 self._burst_left = 0

@@ -20,7 +20,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -73,6 +73,11 @@ class Request:
 class StepControl(Protocol):
     """Chooses the arm of every decode step and hears of its result: the hook's side of the engine."""
 
+    @property
+    def probing(self) -> bool:
+        """Whether the arm asked for last was a probe's."""
+        ...
+
     def arm_for(self, batch_size: int) -> Arm:
         """The arm of the step that is about to start."""
         ...
@@ -93,12 +98,24 @@ class StepControl(Protocol):
         ...
 
 
+class Step(NamedTuple):
+    """What one decode step did, for the accounting."""
+
+    arm: Arm
+    batch_size: int
+    context_tokens: int
+    after_cold: int
+    """Requests in it that had lived through a cold spell."""
+    switch_s: float
+    """Seconds that the change of arm added."""
+    probing: bool
+
+
 @dataclass(slots=True)
 class StepLog:
-    """What every decode step did, for the accounting; emptied by who reads it."""
+    """The decode steps since somebody last took them out."""
 
-    steps: list[tuple[Arm, int, int, int, float]] = field(default_factory=list)
-    """(arm, batch size, context tokens, requests after a cold spell, switch seconds)."""
+    steps: list[Step] = field(default_factory=list)
 
 
 class VirtualEngine:
@@ -319,7 +336,10 @@ class VirtualEngine:
         if cost.per_token_s:
             excess = self.context_tokens - batch_size * cost.mean_context
             step_s = max(0.1 * step_s, step_s + cost.per_token_s * excess)
-        self.log.steps.append((arm, batch_size, self.context_tokens, self._cold_count, switch_s))
+        probing = self.control.probing
+        self.log.steps.append(
+            Step(arm, batch_size, self.context_tokens, self._cold_count, switch_s, probing)
+        )
         context = self.context_tokens
         accepted = self._accept(depth, batch_size)
         extra = sum(accepted)
