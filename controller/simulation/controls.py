@@ -8,6 +8,7 @@ from typing import Any
 from controller.simulation.arms import OFF_COLD, OFF_WARM, Arm
 from controller.simulation.engine import Request
 from controller.simulation.native_rule import NativeRule
+from sglang_hooks.ack_board import AckBoard
 from sglang_hooks.governed_policy import GovernedStepPolicy
 from sglang_hooks.rank_control import RankControl, Topology
 from sglang_hooks.status import PlainDecodeStatus
@@ -41,7 +42,9 @@ class HookControl:
     of the control protocol.
     """
 
-    def __init__(self, arms: Sequence[Arm], *, started_unix_s: float = 0.0) -> None:
+    def __init__(
+        self, arms: Sequence[Arm], *, started_unix_s: float = 0.0, board: AckBoard | None = None
+    ) -> None:
         """`arms` are those of the engine; it starts at the deepest, under SGLang's own rule."""
         gears = tuple(gear for depth, gear in arms if depth == 0)
         depths = sorted({depth for depth, _ in arms})
@@ -52,7 +55,9 @@ class HookControl:
         status = PlainDecodeStatus(in_force=cold, reason=None if cold else "no profile row", gears=gears)
         if cold:
             status.backend = "simulated"
-        self.rank = RankControl(self.policy, status, topology=Topology(), started_unix_s=started_unix_s)
+        self.rank = RankControl(
+            self.policy, status, topology=Topology(), started_unix_s=started_unix_s, board=board
+        )
 
         self.probing = False
 
