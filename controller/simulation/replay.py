@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable
@@ -37,6 +38,10 @@ class Scenario:
     """From a decision to the first step under it, 0..`tick_s`: 14 ms in the median on a real server."""
     drain_s: float = 600.0
     """The replay ends this long after the last arrival at the latest, finished or not."""
+
+    def with_seed(self, seed: int) -> Scenario:
+        """The same with other noise and acceptance."""
+        return dataclasses.replace(self, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
