@@ -4,7 +4,7 @@ A profile is a JSON file (`schema` 1):
 
     {"schema": 1, "name": "...", "step_ms": {"plain": {"1": 4.8, "32": 5.5}, "depth_0": {...}, "depth_2": {...}},
      "context": {"per_request_tokens": 350, "ms_per_million_tokens": {"plain": 27.0}},
-     "prefill": {"fixed_ms": 5.0, "ms_per_1k_tokens": 30.0}}
+     "prefill": {"fixed_ms": 3.0, "ms_per_1k_tokens": 25.0}}
 
 `step_ms` maps a row to batch size to the milliseconds of one decode step.  Rows: `plain` (a server
 without speculation), `depth_0` (SGLang's own off), `depth_0_skip_draft_extend`,
@@ -91,10 +91,11 @@ class ContextCost:
 class PrefillCost:
     """Milliseconds of one prefill batch: `fixed_ms + tokens / 1000 * ms_per_1k_tokens`."""
 
-    fixed_ms: float = 5.0
-    ms_per_1k_tokens: float = 30.0
+    fixed_ms: float = 3.0
+    ms_per_1k_tokens: float = 25.0
     measured: bool = False
-    """False: the profile says nothing of prefill, and these are assumed figures for an 8B model."""
+    """False: the profile says nothing of prefill.  The defaults are fitted so that the simulated closed loop
+    of `h200_llama8b_triton` without speculation meets the measured one (docs/simulator.md)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,8 @@ class VirtualEngine:
         self.prefill_tokens = 0
         self.emitted_tokens = 0
         """Output tokens so far, those of prefills included."""
+        self.prefill_first_tokens = 0
+        """Those of them that a prefill gave."""
         self.request_steps = 0
         """Sum of the batch sizes over all decode steps: verify calls, in SGLang's words."""
         self.proposed_drafts = 0
@@ -297,6 +299,7 @@ class VirtualEngine:
         """A prefilled request starts to decode; its prefill gave it one token."""
         request.generated += 1
         self.emitted_tokens += 1
+        self.prefill_first_tokens += 1
         self.context_tokens += 1
         self._reserved -= 1
         if request.first_token_s is None:
