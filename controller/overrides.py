@@ -44,6 +44,14 @@ class Overrides:
             return None
         return order
 
+    def end_if_over(self, now_unix_s: float) -> Override | None:
+        """The order that has just ended by itself, once; it is then forgotten."""
+        order = self._current
+        if order is None or self.current(now_unix_s) is not None:
+            return None
+        self.clear()
+        return order
+
     def set(self, order: Override) -> bool:
         """Put `order` in force; whether it is on disk, and so outlives a crash."""
         self._current = order if order.mode is not Mode.AUTO else None
@@ -56,8 +64,7 @@ class Overrides:
 
     def flush(self) -> bool:
         """Write the order in memory to the store."""
-        o = self._current
-        stored = o and StoredOverride(str(o.mode), o.depth, o.reason, o.actor, o.set_unix_s, o.expires_unix_s)
+        stored = _to_stored(self._current) if self._current else None
         try:
             self._store.save_override(stored)
         except StoreError as error:
@@ -77,4 +84,10 @@ def _from_stored(stored: StoredOverride | None) -> Override | None:
         stored.actor,
         stored.set_unix_s,
         stored.expires_unix_s,
+    )
+
+
+def _to_stored(order: Override) -> StoredOverride:
+    return StoredOverride(
+        str(order.mode), order.depth, order.reason, order.actor, order.set_unix_s, order.expires_unix_s
     )

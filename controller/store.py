@@ -117,7 +117,7 @@ class Store:
                 self._trim()
 
     def _trim(self) -> None:
-        first, last, rows = self._db.execute("SELECT min(id), max(id), count(*) FROM log").fetchone()
+        rows = self._db.execute("SELECT count(*) FROM log").fetchone()[0]
         if not rows:
             return
         surplus = max(0, rows - self._max_rows)
