@@ -60,7 +60,7 @@ class EffectTracker:
         obstacle: str | None,
         control: ControlState | None,
     ) -> EffectState:
-        """Judge anew.  `obstacle`: why wanted control cannot even be tried; `None`: it can, or is not wanted."""
+        """Judge anew.  `obstacle`: why wanted control cannot even be tried; `None`: nothing is in the way."""
         if (wanted and wanted.schedule) != (self._plan and self._plan.schedule):
             self._steps, self._unmet_s = None, None
         self._plan = wanted
@@ -82,9 +82,10 @@ class EffectTracker:
         if not acknowledged:
             self._steps = None
             return Effect.PENDING, "not acknowledged by every rank"
-        if control is None:
-            return self._kept("no telemetry in this turn")
-        ranks = [rank for rank in control.telemetry if rank.decode_steps is not None]
+        return self._seen(wanted, control.telemetry if control else ())
+
+    def _seen(self, wanted: Plan, telemetry: tuple[RankTelemetry, ...]) -> tuple[Effect, str]:
+        ranks = [rank for rank in telemetry if rank.decode_steps is not None]
         if self._steps is None:
             self._steps = {rank.dp_rank: rank.decode_steps or 0 for rank in ranks}
             return Effect.ACKNOWLEDGED, "no decode step since"

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from controller.control_state import ControlState
 from controller.engine_client import EngineClient
@@ -123,7 +123,12 @@ def _scrape(
     metrics: Reading[LoadSample] | None,
     info: Reading[ServerInfo] | None,
 ) -> Scrape:
-    readings = {"loads": loads, "speculation": control, "metrics": metrics, "server_info": info}
+    readings: dict[str, Reading[Any] | None] = {
+        "loads": loads,
+        "speculation": control,
+        "metrics": metrics,
+        "server_info": info,
+    }
     asked = {name: reading for name, reading in readings.items() if reading is not None}
     sample = EngineSample(
         at_s,

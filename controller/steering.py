@@ -81,6 +81,7 @@ class Steering:
         self._dry_run = dry_run
         self._renewed_s: float | None = None
         self._rejected_plan: Plan | None = None
+        self._sent: Plan | None = None
         self._fresh = True
         self.now = Steered()
         """As of the last `apply`."""
@@ -114,8 +115,8 @@ class Steering:
         """Take over the plan that this holder put in force before it was restarted."""
         self._fresh = False
         if control.held_by(self._params.holder) and control.plan and not self._dry_run:
-            self._renewed_s = now_s
-            self._set(wanted=control.plan, acknowledged=True, lease=Lease.HELD, sequence=control.sequence)
+            self._renewed_s, self._sent = now_s, control.plan
+            self._set(wanted=control.plan, lease=Lease.HELD, sequence=control.sequence)
 
     def _want(self, decision: Decision) -> None:
         wanted = self.now.wanted
@@ -142,10 +143,8 @@ class Steering:
             lease = Lease.FOREIGN
         else:
             lease = Lease.LOST if self.now.lease in (Lease.HELD, Lease.LOST) else Lease.NONE
-        if lease is not Lease.HELD or self._pending(control):
-            self._set(acknowledged=False)
-        elif control.sequence == self.now.sequence and self.now.sequence:
-            self._set(acknowledged=self.now.wanted is not None and self._in_force(control))
+        taken = lease is Lease.HELD and self._in_force(control) and not self._pending(control)
+        self._set(acknowledged=taken)
         self._set(
             lease=lease,
             holder=holder,
@@ -154,11 +153,9 @@ class Steering:
         )
 
     def _in_force(self, control: ControlState) -> bool:
-        return (
-            self.now.wanted is not None
-            and control.plan is not None
-            and (control.plan.schedule == self.now.wanted.schedule)
-        )
+        """Whether the engine follows the wanted plan: it has the sequence number that carried it."""
+        sent = self.now.wanted is not None and self.now.wanted == self._sent
+        return sent and control.sequence == self.now.sequence
 
     def _pending(self, control: ControlState) -> int:
         """Ranks that can be seen and have not taken our latest sequence."""
@@ -177,14 +174,15 @@ class Steering:
             await self._push(self.now.wanted, control, now_s)
 
     def _due(self, control: ControlState, now_s: float) -> bool:
-        in_force = self.now.lease is Lease.HELD and control.sequence == self.now.sequence
-        if not (in_force and self.now.acknowledged) or self._renewed_s is None:
+        in_force = self.now.lease is Lease.HELD and self._in_force(control)
+        if not in_force or self._renewed_s is None:
             return True
         return now_s - self._renewed_s >= self._params.renew_every_s
 
     async def _push(self, plan: Plan, control: ControlState, now_s: float) -> None:
         sequence = max(control.sequence, self.now.sequence) + 1
         self._set(sequence=sequence)
+        self._sent = plan
         params = self._params
         answer = await self._channel.put(
             plan, lease_s=params.lease_s, sequence=sequence, holder=params.holder
