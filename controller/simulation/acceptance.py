@@ -91,4 +91,4 @@ def survival(positions: tuple[float, ...], max_depth: int, factor: float = 1.0) 
 
 def expected_tokens(survived: Floats) -> Floats:
     """E[tokens] per request and step at depth 0..len(survived), bonus token included."""
-    return np.concatenate(([1.0], 1.0 + np.cumsum(survived)))
+    return np.concatenate((np.ones(1), 1.0 + np.cumsum(survived)))

@@ -26,7 +26,7 @@ _errors = Console(stderr=True)
 _USAGE = 2
 
 
-def replay(
+def replay(  # noqa: PLR0917 options of a command
     profile: Annotated[str, typer.Option(help="Cost profile: a file, or the name of a shipped one.")],
     arrivals: Annotated[Path, typer.Option(help="Trace: Azure or BurstGPT CSV, Mooncake or own JSONL.")],
     policy: Annotated[list[str] | None, typer.Option(help="Policy by name; may be given again.")] = None,
@@ -53,46 +53,50 @@ def replay(
     plot: Annotated[Path | None, typer.Option(help="Write a picture (PNG, SVG or PDF).")] = None,
 ) -> None:
     """Replay a trace under one or more policies and report regret, latency, switches and probes."""
+    limits = EngineConfig(
+        max_running_requests=max_running,
+        kv_tokens=kv_tokens,
+        noise=noise,
+        after_cold_factor=after_cold,
+        plain_decode=plain_decode,
+    )
+    names = policy or ["goodput"]
     try:
+        for name in names:
+            registry.find(name)
         trace = read_arrivals(arrivals, strict=strict).scaled(rate_scale)
         scenario = Scenario(
             profile=load_profile(profile),
             trace=trace.lasting(duration) if duration else trace,
             acceptance=parse_acceptance(acceptance),
-            engine=EngineConfig(
-                max_running_requests=max_running,
-                kv_tokens=kv_tokens,
-                noise=noise,
-                after_cold_factor=after_cold,
-                plain_decode=plain_decode,
-            ),
+            engine=limits,
             seed=seed,
             tick_s=tick,
         )
-        names = policy or ["goodput"]
-        for name in names:
-            registry.find(name)
-        fixed = fixed_arms(scenario)
+        fixed_arms(scenario)
     except (InvalidArrivalsError, InvalidProfileError, OSError, ValueError) as error:
         _errors.print(f"specgov replay: {error}", style="red", markup=False)
         raise typer.Exit(_USAGE) from None
     if trace.bad_rows:
         _errors.print(f"{arrivals}: left out {describe_bad_rows(trace)}", style="yellow", markup=False)
     runs = list(_policy_runs(scenario, names, warm=warm))
-    base = list(_baseline_runs(scenario)) if baselines else []
-    report = {
-        "simulated": True,
-        **scenario_to_json(scenario, acceptance),
-        "warm": warm,
-        "policies": {run.name: run_to_json(run, fixed) for run in runs},
-        "baselines": {run.name: run_to_json(run, fixed) for run in base},
-    }
+    report = _report(scenario, acceptance, runs, list(_baseline_runs(scenario)) if baselines else [])
     if plot is not None:
         _plot(plot, scenario, runs)
     if as_json:
-        typer.echo(json.dumps(report, indent=1))
+        typer.echo(json.dumps(report | {"warm": warm}, indent=1))
     else:
         _show(report)
+
+
+def _report(scenario: Scenario, acceptance: str, runs: list[Run], base: list[Run]) -> dict[str, Any]:
+    fixed = fixed_arms(scenario)
+    return {
+        "simulated": True,
+        **scenario_to_json(scenario, acceptance),
+        "policies": {run.name: run_to_json(run, fixed) for run in runs},
+        "baselines": {run.name: run_to_json(run, fixed) for run in base},
+    }
 
 
 def guarded(name: str) -> tuple[Policy, Policy]:
@@ -110,8 +114,8 @@ def _policy_runs(scenario: Scenario, names: list[str], *, warm: bool) -> Iterato
                 replay_policy(scenario.with_seed(scenario.seed + 1), policy, advance)
             learned = bare.export_state()
             bare, policy = guarded(name)
-            assert isinstance(bare, Learner)
-            bare.import_state(learned)
+            if isinstance(bare, Learner):
+                bare.import_state(learned)
         with _progress(name, scenario) as advance:
             run = replay_policy(scenario, policy, advance)
         run.name = name
@@ -149,10 +153,17 @@ def _show(report: dict[str, Any]) -> None:
         f" acceptance {report['acceptance']}"
     )
     table = Table(title="Replay", caption=caption)
-    for heading in ("", "regret", "vs best fixed", "vs off", "decode s", "tok/s", "TPOT p50/p99 ms"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for heading in ("TTFT p50/p99 s", "switches/min", "plans/min", "probes"):
-        table.add_column(heading, justify="right")
+    for heading in (
+        "",
+        "regret",
+        "vs best\nfixed",
+        "decode s",
+        "TPOT\nms",
+        "TTFT\ns",
+        "switches\n/min",
+        "probes",
+    ):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for group in ("policies", "baselines"):
         for name, run in report[group].items():
             table.add_row(name, *_cells(run))
@@ -161,23 +172,20 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _cells(run: dict[str, Any]) -> list[str]:
-    tpot, ttft = run["tpot_s"], run["ttft_s"]
+    tpot, ttft = run["tpot_s"]["p50"], run["ttft_s"]["p50"]
     return [
         _percent(run["regret"]),
         _percent(run["against_best_fixed"]),
-        _percent(run["against"].get("always_off")),
         f"{run['decode_seconds']:.1f}",
-        f"{run['output_tok_s'] or 0:.0f}",
-        "-" if tpot["p50"] is None else f"{tpot['p50'] * 1e3:.1f} / {tpot['p99'] * 1e3:.1f}",
-        "-" if ttft["p50"] is None else f"{ttft['p50']:.2f} / {ttft['p99']:.2f}",
+        "-" if tpot is None else f"{tpot * 1e3:.1f}",
+        "-" if ttft is None else f"{ttft:.2f}",
         _number(run["switches"]["per_minute_median"]),
-        _number(run["plan_changes"]["per_minute_median"]),
         _percent(run["probe_share"]),
     ]
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value * 100:+.1f} %"
+    return "-" if value is None else f"{value * 100:.1f} %"
 
 
 def _number(value: float | None) -> str:

@@ -27,7 +27,7 @@ async def serve(app: FastAPI, host: str, port: int, name: str) -> AsyncIterator[
     server = _Server(config)
     task = asyncio.create_task(server.serve([listener]), name=name)
     try:
-        while not server.started and not task.done():
+        while not server.started and not task.done():  # noqa: ASYNC110 uvicorn has no event for it
             await asyncio.sleep(0.01)
         yield f"http://{host}:{bound}"
     finally:

@@ -28,9 +28,11 @@ POLICY_PARAMS: dict[str, dict[str, Any]] = {"threshold": {"gear": "cold"}}
 _USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
 
 
-def demo(
+def demo(  # noqa: PLR0917 options of a command
     seconds: Annotated[float, typer.Option(min=8, max=110, help="Length of the load.")] = 60.0,
-    profile: Annotated[str, typer.Option(help="Cost profile: a file, or a shipped one.")] = "h200_llama8b_triton",
+    profile: Annotated[
+        str, typer.Option(help="Cost profile: a file, or a shipped one.")
+    ] = "h200_llama8b_triton",
     acceptance: Annotated[str, typer.Option(help="Accepted drafts per position, or over time.")] = "0.745",
     policy: Annotated[str | None, typer.Option(help="Who decides; default: as specgov run.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="No screen, JSON at the end.")] = False,
@@ -85,7 +87,9 @@ async def _demo(
 
 
 @contextlib.contextmanager
-def _screen(console: Console, view: DemoView, stage: Stage, *, show: bool) -> Iterator[Callable[[float], None]]:
+def _screen(
+    console: Console, view: DemoView, stage: Stage, *, show: bool
+) -> Iterator[Callable[[float], None]]:
     """A function that takes note of the sidecar's turns and, with `show`, keeps the screen up to date."""
     if not show:
         yield lambda at_s: view.note(at_s, stage.last)

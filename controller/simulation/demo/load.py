@@ -1,4 +1,4 @@
-"""The load of the demo: quiet, busy, crowded, quiet, at rates that suit the profile.  Pure, but for the generator handed in.
+"""The load of the demo: quiet, busy, crowded, quiet, at rates that suit the profile.
 
 Arrivals are open loop (Poisson), so that every arm can be given exactly the same ones.
 """

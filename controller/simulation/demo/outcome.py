@@ -50,9 +50,7 @@ def held_arm(
     """The same arrivals with `arm` at every step, until every request is answered."""
     engine = VirtualEngine(profile, acceptance, FixedControl(arm), np.random.default_rng(seed), config)
     for request in requests:
-        engine.submit(
-            Request(request.index, request.arrival_s, request.prompt_tokens, request.output_tokens)
-        )
+        engine.submit(Request(request.index, request.arrival_s, request.prompt_tokens, request.output_tokens))
     at_s, tokens = [0.0], [0]
     while not engine.idle or engine.now_s < end_s:
         engine.run_until(engine.now_s + 0.05)
@@ -86,7 +84,5 @@ def compare(phases: Sequence[Phase], arms: dict[str, Trajectory]) -> list[dict[s
                 "tpot_ms": {k: v and v * 1e3 for k, v in percentiles(tpots(mine)).items()},
                 "requests": len(mine),
             }
-        rows.append(
-            {"phase": phase.name, "start_s": phase.start_s, "end_s": phase.end_s, "arms": figures}
-        )
+        rows.append({"phase": phase.name, "start_s": phase.start_s, "end_s": phase.end_s, "arms": figures})
     return rows

@@ -145,11 +145,11 @@ def _shifted(request: Request, by_s: float) -> Request:
 
 async def _send_all(url: str, arrivals: Sequence[Arrival], start_s: float) -> None:
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=CLIENT_TIMEOUT_S, limits=limits) as client:
-        async with asyncio.TaskGroup() as group:
-            for arrival in arrivals:
-                await asyncio.sleep(max(0.0, start_s + arrival.arrival_s - time.monotonic()))
-                group.create_task(_send(client, arrival), name="demo request")
+    client = httpx.AsyncClient(base_url=url, timeout=CLIENT_TIMEOUT_S, limits=limits)
+    async with client, asyncio.TaskGroup() as group:
+        for arrival in arrivals:
+            await asyncio.sleep(max(0.0, start_s + arrival.arrival_s - time.monotonic()))
+            group.create_task(_send(client, arrival), name="demo request")
 
 
 async def _send(client: httpx.AsyncClient, arrival: Arrival) -> None:
