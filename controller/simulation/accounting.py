@@ -13,8 +13,8 @@ with the rate of any other arm *on that very batch*.  With b requests, c context
 
 The oracle (the maximum) knows true costs and acceptance at each step, pays for no switch and no probe,
 and never has a request that drafts badly after a cold spell.  So regret includes wrong depths, learning,
-probes, switches and the harm done by going cold.  The same sum with one arm held for ever gives "the seconds that
-always-off (or depth k) would have spent for the same tokens".
+probes, switches and the harm done by going cold.  The same sum with one arm held for ever gives "the
+seconds that always-off (or depth k) would have spent for the same tokens".
 """
 
 from __future__ import annotations

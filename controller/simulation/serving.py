@@ -1,21 +1,16 @@
-"""Serves ASGI apps inside an event loop that somebody else runs, on a port that is free."""
+"""Serves the embedded engine and a sidecar inside an event loop that somebody else runs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
-import uvicorn
 from fastapi import FastAPI
 
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to who runs the event loop."""
-        yield
+from controller.serving import make_server
+from controller.simulation.server import SimulatedServer
 
 
 @contextlib.asynccontextmanager
@@ -23,8 +18,7 @@ async def serve(app: FastAPI, host: str, port: int, name: str) -> AsyncIterator[
     """Serve `app` while the context lasts; gives its URL.  Port 0: any free one.  Raises `OSError`."""
     listener = socket.create_server((host, port))
     bound = listener.getsockname()[1]
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
-    server = _Server(config)
+    server = make_server(app)
     task = asyncio.create_task(server.serve([listener]), name=name)
     try:
         while not server.started and not task.done():  # noqa: ASYNC110 uvicorn has no event for it
@@ -34,3 +28,16 @@ async def serve(app: FastAPI, host: str, port: int, name: str) -> AsyncIterator[
         server.should_exit = True
         await task
         listener.close()
+
+
+@contextlib.asynccontextmanager
+async def serve_engine(server: SimulatedServer, host: str, port: int) -> AsyncIterator[str]:
+    """Serve an embedded engine and let its time pass while the context lasts; gives its URL."""
+    time = asyncio.create_task(server.live.run(), name="simulated engine")
+    try:
+        async with serve(server.app, host, port, "simulated engine http") as url:
+            yield url
+    finally:
+        time.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await time

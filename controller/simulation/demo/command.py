@@ -1,70 +1,83 @@
-"""`specgov demo`: starts an embedded engine and the sidecar, loads them, and says what it brought."""
+"""What `specgov demo` does: starts engine and sidecar, loads them, and says what it brought."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import json
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import typer
 from rich.console import Console
 from rich.live import Live
 
-from controller.errors import SettingsError
+from controller.cli._common import show_json
+from controller.errors import SettingsError, SpecgovError
 from controller.simulation.acceptance import parse_acceptance
-from controller.simulation.cost_profile import InvalidProfileError, load_profile
+from controller.simulation.cost_profile import load_profile
 from controller.simulation.demo.load import Phase, draw_arrivals, plan_phases
 from controller.simulation.demo.outcome import Trajectory, compare, held_arm, off_arm
 from controller.simulation.demo.run import DemoError, DemoSettings, Stage, drive, set_up
 from controller.simulation.demo.view import DemoView, outcome_table
 from controller.simulation.engine import EngineConfig
 
-POLICY = "threshold"
+DEFAULT_POLICY = "threshold"
 POLICY_PARAMS: dict[str, dict[str, Any]] = {"threshold": {"gear": "cold"}}
-_USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
+FAILED, INTERRUPTED = 1, 130
+"""Exit codes: the demo's own clients failed; Ctrl-C, as shells have it."""
 
 
-def demo(  # noqa: PLR0917 options of a command
-    seconds: Annotated[float, typer.Option(min=8, max=110, help="Length of the load.")] = 60.0,
-    profile: Annotated[
-        str, typer.Option(help="Cost profile: a file, or a shipped one.")
-    ] = "h200_llama8b_triton",
-    acceptance: Annotated[str, typer.Option(help="Accepted drafts per position, or over time.")] = "0.745",
-    policy: Annotated[str | None, typer.Option(help="Who decides; default: as specgov run.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="No screen, JSON at the end.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Go on until Ctrl-C, API and metrics up.")] = False,
-    engine_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
-    api_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Of arrivals, noise and acceptance.")] = 1,
-) -> None:
-    """See a sidecar turn speculation down and up on a simulated server, and what that brings."""
-    console = Console(stderr=as_json)
+class BadRequestError(SpecgovError):
+    """Something that was asked for cannot be had: a profile, a policy, a port."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRequest:
+    """The options of the command."""
+
+    seconds: float
+    profile: str
+    acceptance: str
+    policy: str
+    as_json: bool
+    keep: bool
+    engine_port: int
+    api_port: int
+    seed: int
+
+
+def run(request: DemoRequest) -> int:
+    """Run the demo; the exit code.  Raises `BadRequestError`."""
+    console = Console(stderr=request.as_json)
+    show = not request.as_json
     try:
-        settings = DemoSettings(
-            profile=load_profile(profile),
-            acceptance=parse_acceptance(acceptance),
-            engine=EngineConfig(),
-            policy=policy or POLICY,
-            policies=POLICY_PARAMS,
-            seed=seed,
-            engine_port=engine_port,
-            api_port=api_port,
-        )
-        report = asyncio.run(_demo(settings, seconds, console, show=not as_json, keep=keep))
-    except (InvalidProfileError, SettingsError, OSError, ValueError) as error:
-        console.print(f"specgov demo: {error}", style="red", markup=False)
-        raise typer.Exit(_USAGE) from None
+        settings = _settings(request)
+        report = asyncio.run(_demo(settings, request.seconds, console, show=show, keep=request.keep))
+    except (SettingsError, OSError, ValueError) as error:
+        raise BadRequestError(str(error)) from None
     except DemoError as error:
         console.print(f"specgov demo: {error}", style="red", markup=False)
-        raise typer.Exit(_FAILED) from None
+        return FAILED
     except KeyboardInterrupt:
-        raise typer.Exit(0 if keep else _INTERRUPTED) from None
-    if as_json:
-        typer.echo(json.dumps(report, indent=1))
+        return 0 if request.keep else INTERRUPTED
+    if request.as_json:
+        show_json(report)
+    return 0
+
+
+def _settings(request: DemoRequest) -> DemoSettings:
+    return DemoSettings(
+        profile=load_profile(request.profile),
+        acceptance=parse_acceptance(request.acceptance),
+        engine=EngineConfig(),
+        policy=request.policy,
+        policies=POLICY_PARAMS,
+        seed=request.seed,
+        engine_port=request.engine_port,
+        api_port=request.api_port,
+    )
 
 
 async def _demo(

@@ -22,7 +22,7 @@ from controller.simulation.demo.outcome import Trajectory
 from controller.simulation.engine import EngineConfig, Request
 from controller.simulation.live import LiveEngine
 from controller.simulation.server import CHARACTERS_PER_TOKEN, SimulatedServer, make_server
-from controller.simulation.serving import serve
+from controller.simulation.serving import serve, serve_engine
 from controller.wiring import Assembly, assemble
 
 SAMPLE_S = 0.05
@@ -76,7 +76,7 @@ async def set_up(settings: DemoSettings) -> AsyncIterator[Stage]:
     server = make_server(settings.profile, settings.acceptance, settings.engine, seed=settings.seed)
     async with contextlib.AsyncExitStack() as stack:
         engine_url = await stack.enter_async_context(
-            serve(server.app, settings.host, settings.engine_port, "simulated engine http")
+            serve_engine(server, settings.host, settings.engine_port)
         )
         flags = nested(
             {
