@@ -171,9 +171,9 @@ def _moved(before: LoadSample, after: LoadSample) -> bool:
 
 
 def _went_back(old: RankTelemetry, new: RankTelemetry) -> bool:
-    if old.started_unix_s is not None and new.started_unix_s is not None:
-        if old.started_unix_s != new.started_unix_s:
-            return True
+    started = {old.started_unix_s, new.started_unix_s} - {None}
+    if len(started) > 1:
+        return True
     if old.decode_steps is not None and new.decode_steps is not None and new.decode_steps < old.decode_steps:
         return True
     before = {(c.batch_bucket, c.arm): c.steps for c in old.cells}
@@ -191,7 +191,7 @@ def _minus(new: int | None, old: int | None) -> int | None:
 
 
 def _cell_deltas(pairs: list[tuple[RankTelemetry, RankTelemetry]]) -> tuple[CellDelta, ...]:
-    """Differences per cell, summed over the DP ranks that were seen twice; cells that did nothing left out."""
+    """Differences per cell, summed over the DP ranks that were seen twice; idle cells are left out."""
     sums: defaultdict[_CellKey, list[CellDelta]] = defaultdict(list)
     for old, new in pairs:
         before = {(c.batch_bucket, c.arm): c for c in old.cells}
@@ -204,7 +204,7 @@ def _cell_deltas(pairs: list[tuple[RankTelemetry, RankTelemetry]]) -> tuple[Cell
 
 def _delta(new: Cell, old: Cell | None) -> CellDelta:
     def less(name: str) -> int:
-        return max(0, getattr(new, name) - (getattr(old, name) if old else 0))
+        return max(0, int(getattr(new, name)) - (int(getattr(old, name)) if old else 0))
 
     return CellDelta(
         batch_bucket=new.batch_bucket,

@@ -104,10 +104,6 @@ class LoopSettings(Section):
     """Between two ticks.  1 s: the engine follows the batch size by itself between two of them."""
     jitter_s: float = Field(default=0.1, ge=0, le=60)
     """How late a tick may be; only used to check the lease settings against."""
-    fallback_after_ticks: int = Field(default=10, ge=1)
-    """After this many failed decisions in a row `fallback` decides."""
-    fallback: Literal["native", "hold"] = "native"
-    """What decides while the policy fails: `native` hands back to SGLang, `hold` keeps what is in force."""
     confirm_within_s: Seconds = 5.0
     """A plan that was acknowledged must show in the telemetry within this long under load, else it is
     `unconfirmed`."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from dataclasses import dataclass
+from typing import Literal
 
-from policies.arms import deeper_anywhere
+from policies.arms import deeper_anywhere, only_built
 from policies.base import Policy
 from policies.override import Override
 from policies.types import Action, Decision, Observation, Reason, Schedule
@@ -37,6 +38,10 @@ class GuardParams:
     switch_window_s: float = 300.0
     """Length of the window of `max_switches`, > 0.  20 in 300 s is 4 a minute; public reports of harm
     start at 18 a minute (1100 an hour)."""
+    fallback_after: int = 10
+    """After this many failed decisions in a row `fallback` decides, >= 1; until then each one holds."""
+    fallback: Literal["native", "hold"] = "native"
+    """What decides while the policy fails: `native` hands back to SGLang, `hold` keeps what is in force."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` when a value is out of range."""
@@ -50,8 +55,11 @@ class GuardParams:
             raise ValueError(
                 f"lost_after_s must be above max_age_s ({self.max_age_s}), got {self.lost_after_s!r}"
             )
-        if self.max_switches < 1:
-            raise ValueError(f"max_switches must be >= 1, got {self.max_switches!r}")
+        for name in ("max_switches", "fallback_after"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)!r}")
+        if self.fallback not in ("native", "hold"):
+            raise ValueError(f"fallback must be native or hold, got {self.fallback!r}")
 
 
 class Guard:
@@ -64,6 +72,35 @@ class Guard:
     def name(self) -> str:
         """The inner policy's name."""
         return self.inner.name
+
+
+class Contained(Guard):
+    """A policy that raises, or names an arm that is not built, holds; after too many times, `fallback`."""
+
+    def __init__(self, inner: Policy, fallback_after: int, fallback: str) -> None:
+        super().__init__(inner)
+        self._fallback_after = fallback_after
+        self._fallback = fallback
+        self._failures = 0
+
+    def decide(self, observation: Observation) -> Decision:
+        """The proposal if it is sound."""
+        try:
+            proposal = self.inner.decide(observation)
+        except Exception as error:  # noqa: BLE001  whatever a third party's policy raises
+            return self._failed(f"{type(error).__name__}: {error}"[:300])
+        if proposal.schedule is not None and not only_built(proposal.schedule, observation.built):
+            return self._failed(f"names an arm that is not built: {proposal.schedule}")
+        self._failures = 0
+        return proposal
+
+    def _failed(self, why: str) -> Decision:
+        self._failures += 1
+        spent = self._failures >= self._fallback_after
+        action = Action.RELEASE if spent and self._fallback == "native" else Action.HOLD
+        detail = f"policy {self.name} failed {self._failures} times in a row: {why}"
+        evidence = {"failures": self._failures, "fallback": self._fallback if spent else None}
+        return Decision(action, Reason.POLICY_ERROR, detail, evidence=evidence)
 
 
 class Freshness(Guard):
@@ -205,7 +242,8 @@ class DryRun(Guard):
 
 def stack(policy: Policy, params: GuardParams, *, dry_run: bool = False) -> Policy:
     """The policy in all its guards; the first line is asked last, the last has the last word."""
-    guarded: Policy = Freshness(policy, params.max_age_s, params.lost_after_s)
+    guarded: Policy = Contained(policy, params.fallback_after, params.fallback)
+    guarded = Freshness(guarded, params.max_age_s, params.lost_after_s)
     guarded = Dwell(guarded, params.dwell_down_s, params.dwell_up_s)
     guarded = SwitchBudget(guarded, params.max_switches, params.switch_window_s)
     guarded = Override(guarded)

@@ -20,7 +20,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -73,6 +73,11 @@ class Request:
 class StepControl(Protocol):
     """Chooses the arm of every decode step and hears of its result: the hook's side of the engine."""
 
+    @property
+    def probing(self) -> bool:
+        """Whether the arm asked for last was a probe's."""
+        ...
+
     def arm_for(self, batch_size: int) -> Arm:
         """The arm of the step that is about to start."""
         ...
@@ -93,12 +98,24 @@ class StepControl(Protocol):
         ...
 
 
+class Step(NamedTuple):
+    """What one decode step did, for the accounting."""
+
+    arm: Arm
+    batch_size: int
+    context_tokens: int
+    after_cold: int
+    """Requests in it that had lived through a cold spell."""
+    switch_s: float
+    """Seconds that the change of arm added."""
+    probing: bool
+
+
 @dataclass(slots=True)
 class StepLog:
-    """What every decode step did, for the accounting; emptied by who reads it."""
+    """The decode steps since somebody last took them out."""
 
-    steps: list[tuple[Arm, int, int, int, float]] = field(default_factory=list)
-    """(arm, batch size, context tokens, requests after a cold spell, switch seconds)."""
+    steps: list[Step] = field(default_factory=list)
 
 
 class VirtualEngine:
@@ -115,7 +132,9 @@ class VirtualEngine:
         self.config = config or EngineConfig()
         self.control = control
         self.costs: dict[Arm, ArmCost] = arm_costs(
-            profile, arm_rows(profile, plain_decode=self.config.plain_decode), self.config.max_running_requests
+            profile,
+            arm_rows(profile, plain_decode=self.config.plain_decode),
+            self.config.max_running_requests,
         )
         self.now_s = 0.0
         self.log = StepLog()
@@ -128,6 +147,8 @@ class VirtualEngine:
         self.prefill_tokens = 0
         self.emitted_tokens = 0
         """Output tokens so far, those of prefills included."""
+        self.prefill_first_tokens = 0
+        """Those of them that a prefill gave."""
         self.request_steps = 0
         """Sum of the batch sizes over all decode steps: verify calls, in SGLang's words."""
         self.proposed_drafts = 0
@@ -280,6 +301,7 @@ class VirtualEngine:
         """A prefilled request starts to decode; its prefill gave it one token."""
         request.generated += 1
         self.emitted_tokens += 1
+        self.prefill_first_tokens += 1
         self.context_tokens += 1
         self._reserved -= 1
         if request.first_token_s is None:
@@ -319,7 +341,8 @@ class VirtualEngine:
         if cost.per_token_s:
             excess = self.context_tokens - batch_size * cost.mean_context
             step_s = max(0.1 * step_s, step_s + cost.per_token_s * excess)
-        self.log.steps.append((arm, batch_size, self.context_tokens, self._cold_count, switch_s))
+        probing = self.control.probing
+        self.log.steps.append(Step(arm, batch_size, self.context_tokens, self._cold_count, switch_s, probing))
         context = self.context_tokens
         accepted = self._accept(depth, batch_size)
         extra = sum(accepted)
