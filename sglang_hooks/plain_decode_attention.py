@@ -30,11 +30,13 @@ def adapt(backend: Any, runner: Any) -> str:
     """
     check(backend, runner)
     cls = type(backend)
-    name = describe(backend)
+    described = describe(backend)
     # A subclass of the backend's own class, so that isinstance checks, attributes, prefill and every
-    # other mode stay as they are.
-    backend.__class__ = type(f"PlainDecode{cls.__name__}", (DecodesOneToken, cls), {"__module__": __name__})
-    return name
+    # other mode stay as they are.  By copying, not by mixing in: Python changes the class of an object
+    # only along one line of bases.
+    methods = {name: value for name, value in vars(DecodesOneToken).items() if not name.startswith("__")}
+    backend.__class__ = type(f"PlainDecode{cls.__name__}", (cls,), {**methods, "_specgov_base": cls})
+    return described
 
 
 def check(backend: Any, runner: Any) -> None:
@@ -138,24 +140,25 @@ SUPPORTED: dict[str, Callable[[Any, Any], str | None]] = {
 
 
 class DecodesOneToken:
-    """Mixed in front of an attention backend's own class; see the module's docstring."""
+    """What an adapted backend does instead of its own class; see `adapt` and the module's docstring."""
 
-    __slots__ = ()
+    _specgov_base: Any
+    """The backend's own class."""
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         """Eager: a batch above the largest captured one, or a server without graphs."""
-        super().init_forward_metadata(self._counted(forward_batch))  # type: ignore[misc]
+        self._specgov_base.init_forward_metadata(self, self._counted(forward_batch))
 
     def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
         """At capture, and before every replay."""
         view = self._counted(forward_batch)
-        super().init_forward_metadata_out_graph(view, in_capture=in_capture)  # type: ignore[misc]
+        self._specgov_base.init_forward_metadata_out_graph(self, view, in_capture=in_capture)
         if not in_capture:
             self._mark_shared_reads_done()
 
     def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
         """Recorded into the graph."""
-        super().init_forward_metadata_in_graph(self._seen(forward_batch))  # type: ignore[misc]
+        self._specgov_base.init_forward_metadata_in_graph(self, self._seen(forward_batch))
 
     def forward(  # noqa: PLR0917 - SGLang's own signature
         self,
@@ -169,7 +172,7 @@ class DecodesOneToken:
     ) -> Any:
         """One attention layer; the inherited method dispatches on the view's mode."""
         view = self._seen(forward_batch)
-        return super().forward(q, k, v, layer, view, save_kv_cache, **kwargs)  # type: ignore[misc]
+        return self._specgov_base.forward(self, q, k, v, layer, view, save_kv_cache, **kwargs)
 
     @property
     def verify_mask(self) -> None:
