@@ -102,6 +102,17 @@ class OneNodeTensors:
             "hidden_states": None if hidden is None else hidden.expand(rows, -1),
         }
 
+    def draft_input(self, next_tokens: Any) -> Any:
+        """What the draft prefill of requests with these next tokens would return, without its run."""
+        from sglang.srt.speculative.eagle_info import EagleDraftInput
+
+        return EagleDraftInput(
+            **self.draft_stub(next_tokens.shape[0]),
+            bonus_tokens=next_tokens,
+            num_tokens_per_req=1,
+            num_tokens_for_logprob_per_req=1,
+        )
+
 
 def is_greedy_root(verify_input: Any, batch: Any, grammar_mask: Any) -> bool:
     """Whether sampling is an argmax over untouched logits of a tree of one node."""
