@@ -64,7 +64,9 @@ class EngineControl:
         """Put a schedule in force; raises `EngineRefusedError` unless every rank acknowledged."""
         state = await self.state()
         if state is None:
-            raise EngineRefusedError("no /speculation here: install the specgov plugin in the engine, or use as-is")
+            raise EngineRefusedError(
+                "no /speculation here: install the specgov plugin in the engine, or use as-is"
+            )
         plan = {
             "schedule": rows,
             "probe": None,
@@ -97,7 +99,9 @@ class EngineControl:
             if seen and set(seen) == {(arm.depth, arm.gear.value)}:
                 return self.clock() - start_s
             if self.clock() - start_s > limit_s:
-                raise EngineRefusedError(f"arm {arm} acknowledged but not in use after {limit_s:g} s, telemetry shows {seen}")
+                raise EngineRefusedError(
+                    f"arm {arm} acknowledged but not in use after {limit_s:g} s, telemetry shows {seen}"
+                )
             await asyncio.sleep(_POLL_S)
 
 
