@@ -176,6 +176,12 @@ class GovernedStepPolicy:
             return None
         return self.native.on_verify_complete(num_correct_drafts_per_req, batch_size)
 
+    def gear_at(self, batch_size: int) -> str:
+        """The gear that the schedule has for `batch_size`, probes left aside; asking changes nothing."""
+        if self._schedule is None:
+            return _native_gear(self.depth)
+        return self._schedule.row_for(batch_size).gear
+
     # What the recorder's hook calls
 
     def result_of(self, depth: int) -> Launch:
