@@ -29,8 +29,8 @@ async def drive(plan: Path, out: Path, engine: str, seconds: float) -> None:
         async with kit.part(plan.stem):
             await runpy.run_path(str(plan))["run"](kit)
     finally:
-        await kit.close()
         kit.say("ALL DONE")
+        await kit.close()
         out.joinpath("DONE").write_text("1")
 
 

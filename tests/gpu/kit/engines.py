@@ -79,7 +79,7 @@ class GpuEngine:
         ]
         args += ["--attention-backend", setup.attention, "--sampling-backend", "pytorch", "--enable-metrics"]
         # the pool is given in tokens, so that servers which start side by side do not size it from each other's memory
-        args += ["--max-total-tokens", str(setup.kv_tokens), "--mem-fraction-static", "0.9"]
+        args += ["--max-total-tokens", str(setup.kv_tokens), "--mem-fraction-static", "0.95"]
         args += ["--max-running-requests", "256", "--decode-log-interval", "40", "--log-level", "info"]
         args += [
             "--mm-feature-transport",

@@ -20,6 +20,10 @@ class Journal:
         self._file.write(json.dumps({"kind": kind, "at": time.time(), **fields}, default=str) + "\n")
         self._file.flush()
 
+    def close(self) -> None:
+        """Nothing more will be recorded."""
+        self._file.close()
+
     def say(self, *words: object) -> None:
         """Tell whoever watches."""
         print(time.strftime("%H:%M:%S"), *words, flush=True)

@@ -10,7 +10,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class ServerFailedError(Exception):
 class Server:
     """Started by `start`, ended by `stop`; `control` speaks to its /speculation."""
 
-    def __init__(self, setup: Setup, port: int, engine: Engine, out: Path) -> None:
+    def __init__(self, setup: Setup, port: int, engine: Engine, out: Path, clock: Callable[[], float]) -> None:
         self.setup = setup
         self.name = setup.name
         self.port = port
@@ -43,7 +43,8 @@ class Server:
         self.http = httpx.AsyncClient(
             base_url=self.url, timeout=httpx.Timeout(300, connect=5), limits=limits, trust_env=False
         )
-        self.control = EngineControl(self.http, time.time)
+        self.control = EngineControl(self.http, clock)
+        self._clock = clock
         self.load: ClosedLoop | None = None
         self._engine = engine
         self._out = out
@@ -107,7 +108,7 @@ class Server:
 
     async def begin(self, source: PromptSource, concurrency: int, *, stream_every: int, seed: int) -> None:
         """Put a closed loop of so many clients on it."""
-        client = Client(self.http, time.time)
+        client = Client(self.http, self._clock)
         self.load = ClosedLoop(client, source, random.Random(seed), stream_every=stream_every)
         await self.load.scale(concurrency)
 

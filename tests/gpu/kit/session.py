@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 import traceback
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,19 @@ class Target:
 class Kit:
     """The verbs of a plan."""
 
-    def __init__(self, engine: Engine, out: Path, seconds: float) -> None:
+    server_class = Server
+    sidecar_class = Sidecar
+
+    def __init__(self, engine: Engine, out: Path, seconds: float, now: Callable[[], float] = time.time) -> None:
         self.out = out
         self.engine = engine
+        self.now = now
         self.journal = Journal(out)
         self.record = self.journal.record
         self.say = self.journal.say
         self.servers: list[Server] = []
         self.sidecars: list[Sidecar] = []
-        self._end_s = time.time() + seconds
+        self._end_s = now() + seconds
         self._port = FIRST_PORT
         self._seed = 0
 
@@ -61,7 +65,7 @@ class Kit:
 
     def left_s(self) -> float:
         """Seconds until the plan should be over: leave out what does not fit."""
-        return self._end_s - time.time()
+        return self._end_s - self.now()
 
     def has_time(self, seconds: float, what: str) -> bool:
         """Whether `seconds` are left; else says and journals that `what` was left out."""
@@ -74,15 +78,15 @@ class Kit:
     @contextlib.asynccontextmanager
     async def part(self, name: str) -> AsyncIterator[None]:
         """A part of a plan that may fail without ending the plan."""
-        began_s = time.time()
+        began_s = self.now()
         try:
             yield
         except Exception as problem:  # noqa: BLE001 - the next part is worth its chance
             self.say(name, "FAILED", repr(problem)[:1200])
             self.record("failed", part=name, error=repr(problem)[:3000], trace=traceback.format_exc()[-3000:])
         else:
-            self.say(name, f"done in {time.time() - began_s:.1f} s")
-            self.record("part", part=name, s=time.time() - began_s)
+            self.say(name, f"done in {self.now() - began_s:.1f} s")
+            self.record("part", part=name, s=self.now() - began_s)
         finally:
             for server in self.servers:
                 if server.load is not None:
@@ -94,7 +98,7 @@ class Kit:
         """Start servers side by side, pin each to its share of the CPUs; raises what the first failure raised."""
         began = []
         for setup in setups:
-            began.append(Server(setup, self._port, self.engine, self.out))
+            began.append(self.server_class(setup, self._port, self.engine, self.out, self.now))
             self._port += 10
         self.servers += began
         results = await asyncio.gather(*(s.start(limit_s) for s in began), return_exceptions=True)
@@ -123,6 +127,7 @@ class Kit:
             with contextlib.suppress(Exception):
                 await sidecar.stop()
         await asyncio.gather(*(server.stop() for server in self.servers), return_exceptions=True)
+        self.journal.close()
 
     def _pin(self) -> None:
         cpus = sorted(os.sched_getaffinity(0))
@@ -143,12 +148,12 @@ class Kit:
         self, server: Server, arm: BenchArm, *, lease_s: float = 120.0, confirm_s: float = 5.0
     ) -> None:
         """Put an arm in force through PUT /speculation and wait until telemetry shows it in use (needs load)."""
-        began_s = time.time()
+        began_s = self.now()
         if arm.native:
             await server.control.release()
         elif arm.fixed is not None:
             await server.control.apply(arm.fixed, lease_s=lease_s)
-            put_s = time.time() - began_s
+            put_s = self.now() - began_s
             seen_s = await server.control.until_in_use(arm.fixed, limit_s=confirm_s)
             self.record("apply", server=server.name, arm=arm.label, put_s=put_s, in_use_s=seen_s)
 
@@ -169,7 +174,7 @@ class Kit:
             "log.format": "json",
         }
         values |= {key.replace("__", "."): value for key, value in settings.items()}
-        sidecar = Sidecar(name, self._port, self.out, self.journal, values)
+        sidecar = self.sidecar_class(name, self._port, self.out, self.journal, values)
         self.sidecars.append(sidecar)
         ready_s = await sidecar.start()
         self.say(sidecar.name, f"ready in {ready_s:.1f} s")
@@ -214,9 +219,9 @@ class Kit:
     async def window(self, target: Target, concurrency: int, seconds: float, **notes: Any) -> dict[str, Any]:
         """Measure: journal the span, with the hook's own counters at both ends."""
         before = await target.server.control.progress() if target.server.setup.hook else None
-        from_s = time.time()
+        from_s = self.now()
         await asyncio.sleep(seconds)
-        to_s = time.time()
+        to_s = self.now()
         after = await target.server.control.progress() if target.server.setup.hook else None
         hook_tok_s = (
             None if before is None or after is None else (after.tokens - before.tokens) / (to_s - from_s)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 
 from controller.bench.arms import parse_arm
 from kit import setups
@@ -56,10 +55,10 @@ async def toggle(kit, server, *, concurrency: int, period_s: float, total_s: flo
     """On and off by turns under load; every switch is confirmed by telemetry."""
     await kit.load(server, concurrency)
     await asyncio.sleep(kit.ramp_s(concurrency))
-    end_s, n = time.time() + total_s, 0
-    from_s = time.time()
-    while time.time() < end_s:
-        arm, began_s = (OFF, ON)[n % 2], time.time()
+    end_s, n = kit.now() + total_s, 0
+    from_s = kit.now()
+    while kit.now() < end_s:
+        arm, began_s = (OFF, ON)[n % 2], kit.now()
         await server.control.apply(arm.fixed, lease_s=60)
         kit.record(
             "toggle",
@@ -67,11 +66,11 @@ async def toggle(kit, server, *, concurrency: int, period_s: float, total_s: flo
             n=n,
             arm=arm.label,
             put_s=began_s,
-            acknowledged_s=time.time(),
+            acknowledged_s=kit.now(),
             period_s=period_s,
         )
         n += 1
-        await asyncio.sleep(max(0.0, began_s + period_s - time.time()))
+        await asyncio.sleep(max(0.0, began_s + period_s - kit.now()))
     kit.record(
         "toggles",
         server=server.name,
@@ -79,7 +78,7 @@ async def toggle(kit, server, *, concurrency: int, period_s: float, total_s: flo
         period_s=period_s,
         switches=n,
         from_s=from_s,
-        to_s=time.time(),
+        to_s=kit.now(),
         state=await server.control.state(),
     )
     await kit.stop_load(server)
@@ -88,12 +87,12 @@ async def toggle(kit, server, *, concurrency: int, period_s: float, total_s: flo
 async def constrained(kit, server, *, total_s: float, period_s: float) -> None:
     """JSON-schema requests with accepted drafts (p on the target's own argmax is real here) while switching."""
     await kit.acceptance(server, -1.0)
-    end_s = time.time() + total_s
+    end_s = kit.now() + total_s
     counts = {"valid": 0, "invalid": 0, "accepted_drafts": 0, "switches": 0}
     bad: list[str] = []
 
     async def client(number: int) -> None:
-        while time.time() < end_s:
+        while kit.now() < end_s:
             body = {"input_ids": [97 + (number * 7 + i) % 26 for i in range(20)], "stream": False,
                     "sampling_params": {"temperature": 1.0, "max_new_tokens": 200, "json_schema": SCHEMA}}  # fmt: skip
             answer = (await server.http.post("/generate", json=body)).json()
@@ -112,7 +111,7 @@ async def constrained(kit, server, *, total_s: float, period_s: float) -> None:
                 bad.append(json.dumps(answer)[:500])
 
     async def switcher() -> None:
-        while time.time() < end_s - 0.3:
+        while kit.now() < end_s - 0.3:
             arm = parse_arm(("off-cold", "depth-3", "off-warm", "depth-1")[counts["switches"] % 4])
             await server.control.apply(arm.fixed, lease_s=60)
             counts["switches"] += 1
