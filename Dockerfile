@@ -31,9 +31,9 @@ ENV PATH=/opt/specgov/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/var/lib/specgov
 VOLUME /var/lib/specgov
-EXPOSE 8765
+EXPOSE 9470
 # The process's own loop only: that SGLang is away is no reason to restart the sidecar.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8765/healthz', timeout=2)"]
+  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9470/healthz', timeout=2)"]
 ENTRYPOINT ["specgov"]
 CMD ["run"]
