@@ -126,7 +126,7 @@ def test_the_chart_and_the_component_run_the_same_sidecar():
     [
         ({"imagee": {}}, "imagee"),
         ({"sidecar": {"port": "9470"}}, "port"),
-        ({"sidecar": {"settings": {"policy": "goodput"}}}, "settings"),
+        ({"sidecar": {"settings": {"policy": "goodput"}}}, "policy"),
         ({"fleetOverride": {"mode": "off"}}, "reason"),
         ({"fleetOverride": {"mode": "maybe", "reason": "x"}}, "mode"),
         ({"engine": {"fallback": "off"}}, "fallback"),
