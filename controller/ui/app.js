@@ -1,0 +1,145 @@
+// The status page: asks the sidecar every second and shows what it says.
+
+import { ApiError, call } from "./api.js";
+import { byId, el, setText } from "./dom.js";
+import { clock, duration, number } from "./format.js";
+import { drawLog } from "./log.js";
+import { decisionsView, historySample, scheduleView, statusView } from "./model.js";
+import { OverrideForm } from "./override.js";
+import { TimePlot } from "./plot.js";
+import { drawSchedule, drawScheduleTable } from "./schedule.js";
+
+const EVERY_MS = 1000;
+const SLOW_EVERY = 5;
+const LOST_AFTER_S = 5;
+const KEEP_S = 1900;
+
+const samples = [];
+let answeredAt = null;
+let failure = null;
+let turn = 0;
+let spoken = "";
+
+const plots = [
+  new TimePlot(byId("plots"), { title: "Load", unit: "requests", height: 118, whole: true, series: [
+    { key: "running", name: "running", colour: "var(--running)", filled: true },
+    { key: "queued", name: "waiting", colour: "var(--queue)" }] }),
+  new TimePlot(byId("plots"), { title: "Depth in use", unit: "", height: 92, whole: true, step: true, series: [
+    { key: "depth", name: "draft tokens per step, 0 is off", colour: "var(--depth-3)", filled: true }] }),
+  new TimePlot(byId("plots"), { title: "Throughput", unit: "tok/s", height: 140, axis: true, series: [
+    { key: "tokS", name: "output", colour: "var(--depth-1)", filled: true },
+    { key: "predictedTokS", name: "predicted", colour: "var(--predicted)", dashed: true }] }),
+];
+
+const form = new OverrideForm(refresh);
+
+async function refresh() {
+  try {
+    const status = await call("v1/status");
+    answeredAt = Date.now() / 1000;
+    failure = null;
+    const view = statusView(status);
+    remember(view.sample);
+    showStatus(view);
+    if (turn % SLOW_EVERY === 0 || view.decisionId !== showSlow.decisionId) await showSlow(view);
+    turn += 1;
+  } catch (error) {
+    failure = error;
+    if (error instanceof ApiError && error.status === 401) byId("token-field").hidden = false;
+  }
+  showLink();
+  drawPlots();
+}
+
+async function showSlow(view) {
+  const onlyChanges = byId("only-changes").checked;
+  const [policy, decisions] = await Promise.all([
+    call("v1/policy"), call(`v1/decisions?limit=50${onlyChanges ? "&changes=true" : ""}`)]);
+  showSlow.decisionId = view.decisionId;
+  const schedule = scheduleView(view, policy);
+  drawSchedule(byId("schedule-plot"), schedule);
+  drawScheduleTable(byId("schedule-table").tBodies[0], schedule);
+  setText("schedule-note", schedule.note);
+  const rows = decisionsView(decisions);
+  drawLog(byId("log"), rows);
+  byId("log-empty").hidden = rows.length > 0;
+}
+
+function remember(sample) {
+  if (samples.length && sample.t <= samples.at(-1).t) return;
+  samples.push(sample);
+  while (samples.length && samples[0].t < sample.t - KEEP_S) samples.shift();
+}
+
+function showStatus(view) {
+  setText("engine", view.engine);
+  setText("version", view.version);
+  setText("mode", view.title);
+  document.title = `${view.title} · specgov`;
+  setText("since", view.sinceUnixS === null ? "" : `since ${clock(view.sinceUnixS)}, ${duration(view.nowUnixS - view.sinceUnixS)}`);
+  setText("reason", view.reason);
+  setText("why", view.why);
+  setText("authority", view.authority);
+  setText("authority-note", view.authorityNote);
+  const hero = byId("hero");
+  hero.style.setProperty("--arm", view.colour);
+  speak(`${view.title}. ${view.why}`, view.title);
+  byId("figures").replaceChildren(...view.figures.map(figure));
+  showWarnings(view.warnings);
+  form.show(view.override);
+  setText("override-now", view.override.inForce);
+}
+
+/** A change of mode is read out once; the seconds that tick are not. */
+function speak(sentence, title) {
+  if (title === spoken) return;
+  spoken = title;
+  byId("announce").textContent = sentence;
+}
+
+function figure({ name, value, unit, note }) {
+  const text = typeof value === "string" ? value : number(value);
+  const known = value !== null && value !== undefined;
+  return el("div", {}, el("dt", { text: name }), el("dd", { class: known ? "" : "unknown" }, text,
+    known && unit ? el("small", { text: ` ${unit}` }) : null, note ? el("small", { text: ` ${note}` }) : null));
+}
+
+function showWarnings(warnings) {
+  const list = byId("warnings");
+  const wanted = JSON.stringify(warnings);
+  if (list.dataset.shown === wanted) return;
+  list.dataset.shown = wanted;
+  list.replaceChildren(...warnings.map((warning) => el("li", { class: warning.bad ? "bad" : "" },
+    el("b", { text: warning.title }), el("span", { text: warning.text }),
+    warning.remedy ? el("span", { text: ` What helps: ${warning.remedy}` }) : null)));
+}
+
+function showLink() {
+  const silentS = answeredAt === null ? null : Date.now() / 1000 - answeredAt;
+  const lost = failure !== null && (silentS === null || silentS > LOST_AFTER_S || failure instanceof ApiError);
+  byId("link").dataset.state = lost ? "lost" : answeredAt === null ? "waiting" : "live";
+  setText("link-text", !lost ? (answeredAt === null ? "connecting" : "live")
+    : failure instanceof ApiError ? failure.message
+      : `The sidecar does not answer${silentS === null ? "" : `; what you see is ${duration(silentS)} old`}`);
+}
+
+function drawPlots() {
+  const windowS = Number(byId("window").value);
+  const now = samples.at(-1)?.t ?? Date.now() / 1000;
+  for (const plot of plots) plot.draw(samples, now, windowS);
+}
+
+async function start() {
+  const past = await call("v1/history").catch(() => ({ samples: [] }));
+  for (const sample of past.samples ?? []) remember(historySample(sample));
+  for (;;) {
+    if (!document.hidden) await refresh();
+    await new Promise((resolve) => { setTimeout(resolve, EVERY_MS); });
+  }
+}
+
+byId("window").addEventListener("change", drawPlots);
+byId("only-changes").addEventListener("change", () => { showSlow.decisionId = null; refresh(); });
+new ResizeObserver(() => { drawPlots(); showSlow.decisionId = null; }).observe(byId("plots"));
+start();
+
