@@ -1,0 +1,93 @@
+"""The operator's order: what, who, why and until when.  In force at once, and again after a restart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.errors import StoreError
+from controller.store import Store, StoredOverride
+from policies.types import Directive, Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """An order in force."""
+
+    mode: Mode
+    depth: int | None
+    reason: str
+    actor: str
+    set_unix_s: float
+    expires_unix_s: float | None
+    """Wall time at which it ends by itself; `None`: never."""
+
+    @property
+    def directive(self) -> Directive:
+        """The part that a policy may see."""
+        return Directive(self.mode, self.depth, self.reason, self.actor)
+
+
+class Overrides:
+    """At most one order at a time; kept in memory and in the store."""
+
+    def __init__(self, store: Store) -> None:
+        """Take up the order that was in force before a restart; raises `StoreError`."""
+        self._store = store
+        self._current = _from_stored(store.override())
+        self.problem: str | None = None
+        """Why the order in memory is not the one in the store; `None`: it is."""
+
+    def current(self, now_unix_s: float) -> Override | None:
+        """The order in force at `now_unix_s`."""
+        order = self._current
+        if order is None or (order.expires_unix_s is not None and order.expires_unix_s <= now_unix_s):
+            return None
+        return order
+
+    def end_if_over(self, now_unix_s: float) -> Override | None:
+        """The order that has just ended by itself, once; it is then forgotten."""
+        order = self._current
+        if order is None or self.current(now_unix_s) is not None:
+            return None
+        self.clear()
+        return order
+
+    def set(self, order: Override) -> bool:
+        """Put `order` in force; whether it is on disk, and so outlives a crash."""
+        self._current = order if order.mode is not Mode.AUTO else None
+        return self.flush()
+
+    def clear(self) -> bool:
+        """End the order in force; whether that is on disk."""
+        self._current = None
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Write the order in memory to the store."""
+        stored = _to_stored(self._current) if self._current else None
+        try:
+            self._store.save_override(stored)
+        except StoreError as error:
+            self.problem = str(error)
+            return False
+        self.problem = None
+        return True
+
+
+def _from_stored(stored: StoredOverride | None) -> Override | None:
+    if stored is None:
+        return None
+    return Override(
+        Mode(stored.mode),
+        stored.depth,
+        stored.reason,
+        stored.actor,
+        stored.set_unix_s,
+        stored.expires_unix_s,
+    )
+
+
+def _to_stored(order: Override) -> StoredOverride:
+    return StoredOverride(
+        str(order.mode), order.depth, order.reason, order.actor, order.set_unix_s, order.expires_unix_s
+    )
