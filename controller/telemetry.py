@@ -1,5 +1,7 @@
-"""All metrics of the sidecar, on a registry that is handed in: what decisions are made of beside what comes
-of them.  Label sets are closed.  `docs/metrics.md` is made from this module.
+"""All metrics of the sidecar, on a registry that is handed in.
+
+What decisions are made of stands beside what comes of them.  Label sets are closed: what the engine says
+cannot add to them.  `docs/metrics.md` is made from this module.
 """
 
 from __future__ import annotations
@@ -232,6 +234,8 @@ class Telemetry:
         self._measured.set(sum(c.tokens for c in seen.cells) / elapsed_s if known else _UNKNOWN)
 
     def _record_cell(self, cell: CellDelta) -> None:
+        if cell.batch_bucket not in BATCH_BUCKETS:
+            return
         arm = (str(cell.batch_bucket), str(cell.arm.depth), str(cell.arm.gear))
         self._tokens.labels(*arm).inc(cell.tokens)
         self._cell_steps.labels(*arm).inc(cell.steps)
