@@ -139,6 +139,10 @@ class Benefit:
         found = {arm: ran.speed() for arm, ran in self._ran.get(bucket, {}).items()}
         return {arm: speed for arm, speed in found.items() if speed is not None}
 
+    def buckets(self) -> list[int]:
+        """Batch buckets in which something ran, ascending."""
+        return sorted(self._ran)
+
     def _learn(self, bucket: int, turn: list[CellDelta]) -> dict[Arm, Ran]:
         ran = self._ran.setdefault(bucket, {})
         keep = math.exp(-sum(cell.timed_seconds for cell in turn) / FORGET_S)

@@ -1,10 +1,14 @@
 """One watched file switches a fleet, and a mistake in it switches nothing."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from controller.fleet_override import FleetOverrideFile
+from controller.overrides import Override, Overrides
+from controller.store import Store
+from policies.types import Mode
 
 OFF = {"mode": "off", "reason": "bad kernel"}
 
@@ -110,3 +114,59 @@ def test_an_unreadable_path_keeps_what_was_in_force(file):
     file.path.mkdir()
     assert file.poll(1.0).mode == "off"
     assert "must be readable" in file.error
+
+
+def layered(tmp_path):
+    """A pod's orders over a fleet file, with a store in memory."""
+    file = FleetOverrideFile(tmp_path / "override.json")
+    return file, Overrides(Store(Path(":memory:"), max_rows=100, max_bytes=1 << 20), file)
+
+
+def order(mode, *, at, expires=None):
+    """An order given over REST."""
+    return Override(Mode(mode), None, "mine", "ann", at, expires)
+
+
+def in_force(overrides, now):
+    """(mode, scope) in force, or None."""
+    found = overrides.current(now)
+    return found and (str(found.mode), found.scope)
+
+
+def test_an_order_on_the_pod_wins_and_the_fleets_comes_back_when_it_ends(tmp_path):
+    """Fleet off; on this pod on from 10 s to 20 s; then off again."""
+    file, overrides = layered(tmp_path)
+    write(file, OFF)
+    assert in_force(overrides, 5.0) == ("off", "fleet")
+    overrides.set(order("on", at=10.0, expires=20.0))
+    assert in_force(overrides, 15.0) == ("on", "pod")
+    assert overrides.fleet(15.0).mode == "off", "the fleet's order still shows"
+    assert in_force(overrides, 20.0) == ("off", "fleet")
+
+
+def test_auto_takes_one_pod_out_of_an_order_of_the_fleet(tmp_path):
+    """How one finds out whether the fault is over; ending the order puts the pod back."""
+    file, overrides = layered(tmp_path)
+    write(file, OFF)
+    overrides.set(order("auto", at=1.0))
+    assert in_force(overrides, 2.0) == ("auto", "pod")
+    overrides.clear()
+    assert in_force(overrides, 3.0) == ("off", "fleet")
+
+
+def test_auto_without_an_order_of_the_fleet_is_no_order(tmp_path):
+    """Nothing is in force afterwards."""
+    _, overrides = layered(tmp_path)
+    overrides.set(order("off", at=1.0))
+    overrides.set(order("auto", at=2.0))
+    assert overrides.current(3.0) is None
+
+
+def test_since_when_the_fleets_order_holds_is_when_it_was_first_seen(tmp_path):
+    """Not the time of the latest poll; a changed order starts anew."""
+    file, overrides = layered(tmp_path)
+    write(file, OFF)
+    assert overrides.current(100.0).set_unix_s == 100.0
+    assert overrides.current(200.0).set_unix_s == 100.0
+    write(file, {"mode": "native", "reason": "x"})
+    assert overrides.current(300.0).set_unix_s == 300.0
