@@ -2,7 +2,7 @@
 
 import { ApiError, call } from "./api.js";
 import { byId, el, setText } from "./dom.js";
-import { clock, duration, number } from "./format.js";
+import { duration, number } from "./format.js";
 import { drawLog } from "./log.js";
 import { decisionsView, historySample, scheduleView, statusView } from "./model.js";
 import { OverrideForm } from "./override.js";
@@ -18,6 +18,7 @@ const samples = [];
 let answeredAt = null;
 let failure = null;
 let turn = 0;
+let benefit = null;
 let spoken = "";
 
 const plots = [
@@ -31,36 +32,36 @@ const plots = [
     { key: "predictedTokS", name: "predicted", colour: "var(--predicted)", dashed: true }] }),
 ];
 
-const form = new OverrideForm(refresh);
+const form = new OverrideForm(() => { turn = 0; return refresh(); });
 
 async function refresh() {
   try {
-    const status = await call("v1/status");
+    const [status, past] = await Promise.all([call("v1/status"), call(`v1/history?since_unix_s=${samples.at(-1)?.t ?? 0}`)]);
+    past.samples.map(historySample).forEach(remember);
     answeredAt = Date.now() / 1000;
     failure = null;
-    const view = statusView(status);
-    remember(view.sample);
-    showStatus(view);
-    if (turn % SLOW_EVERY === 0 || view.decisionId !== showSlow.decisionId) await showSlow(view);
+    if (turn % SLOW_EVERY === 0) await refreshSlowly(status);
     turn += 1;
+    showStatus(statusView(status, samples, benefit));
   } catch (error) {
     failure = error;
-    if (error instanceof ApiError && error.status === 401) byId("token-field").hidden = false;
+    if (error instanceof ApiError && error.status === 401) byId("token").focus();
   }
   showLink();
   drawPlots();
 }
 
-async function showSlow(view) {
-  const onlyChanges = byId("only-changes").checked;
-  const [policy, decisions] = await Promise.all([
-    call("v1/policy"), call(`v1/decisions?limit=50${onlyChanges ? "&changes=true" : ""}`)]);
-  showSlow.decisionId = view.decisionId;
-  const schedule = scheduleView(view, policy);
+/** What changes rarely: the benefit, the schedule with its curves, the log. */
+async function refreshSlowly(status) {
+  const kinds = byId("only-changes").checked ? ["decision", "override"] : ["decision", "override", "event"];
+  const pages = kinds.map((kind) => call(`v1/decisions?limit=40&kind=${kind}`));
+  const [brought, policy, ...log] = await Promise.all([call("v1/benefit"), call("v1/policy"), ...pages]);
+  benefit = brought;
+  const schedule = scheduleView(status, policy, benefit);
   drawSchedule(byId("schedule-plot"), schedule);
-  drawScheduleTable(byId("schedule-table").tBodies[0], schedule);
+  drawScheduleTable(byId("schedule-table"), schedule);
   setText("schedule-note", schedule.note);
-  const rows = decisionsView(decisions);
+  const rows = decisionsView(log);
   drawLog(byId("log"), rows);
   byId("log-empty").hidden = rows.length > 0;
 }
@@ -76,7 +77,7 @@ function showStatus(view) {
   setText("version", view.version);
   setText("mode", view.title);
   document.title = `${view.title} · specgov`;
-  setText("since", view.sinceUnixS === null ? "" : `since ${clock(view.sinceUnixS)}, ${duration(view.nowUnixS - view.sinceUnixS)}`);
+  setText("since", view.since);
   setText("reason", view.reason);
   setText("why", view.why);
   setText("authority", view.authority);
@@ -130,8 +131,6 @@ function drawPlots() {
 }
 
 async function start() {
-  const past = await call("v1/history").catch(() => ({ samples: [] }));
-  for (const sample of past.samples ?? []) remember(historySample(sample));
   for (;;) {
     if (!document.hidden) await refresh();
     await new Promise((resolve) => { setTimeout(resolve, EVERY_MS); });
@@ -139,7 +138,6 @@ async function start() {
 }
 
 byId("window").addEventListener("change", drawPlots);
-byId("only-changes").addEventListener("change", () => { showSlow.decisionId = null; refresh(); });
-new ResizeObserver(() => { drawPlots(); showSlow.decisionId = null; }).observe(byId("plots"));
+byId("only-changes").addEventListener("change", () => { turn = 0; });
+new ResizeObserver(() => { turn = 0; drawPlots(); }).observe(byId("plots"));
 start();
-

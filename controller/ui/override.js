@@ -15,10 +15,9 @@ export class OverrideForm {
     this.#fit();
   }
 
-  /** order: the override in force on this pod or null; depths: built depths above 0; needsToken. */
-  show({ order, depths, needsToken }) {
+  /** order: the override in force on this pod or null; depths: built depths above 0. */
+  show({ order, depths }) {
     byId("end-override").hidden = !order;
-    byId("token-field").hidden = !needsToken && !token.get();
     const select = byId("depth");
     const wanted = ["deepest", ...depths.map(String)].join();
     if (select.dataset.depths === wanted) return;
@@ -50,7 +49,7 @@ export class OverrideForm {
       await this.changed();
     } catch (error) {
       this.#say(error.message, true);
-      if (error.status === 401 || error.status === 403) { byId("token-field").hidden = false; byId("token").focus(); }
+      if (error.status === 401 || error.status === 403) byId("token").focus();
     } finally {
       buttons.forEach((button) => { button.disabled = false; });
     }

@@ -14,7 +14,7 @@ const sameArm = (a, b) => a && b && a.depth === b.depth && (a.depth > 0 || a.gea
 
 /**
  * view: {rows: [{min_batch_size, arm}], curves: [{arm, points: [{batch_size, tok_s, error_tok_s}]}],
- *        batchSize, largest}
+ *        source: who says so, batchSize, largest}
  */
 export function drawSchedule(host, view) {
   const width = Math.max(240, host.clientWidth || 420);
@@ -27,7 +27,7 @@ export function drawSchedule(host, view) {
   parts.push(...blocks(view.rows, x, height - BLOCK - 18, largest), ...sizeAxis(x, largest, height));
   if (view.batchSize) parts.push(...here(view.batchSize, x, largest, height));
   const label = `Depth by batch size: ${view.rows.map((row) => `from ${row.min_batch_size}: ${armName(row.arm)}`).join(", ") || "no schedule in force"}`;
-  const key = hasCurves ? [el("div", { class: "plot-head" }, el("b", { text: "Expected tokens per second" }),
+  const key = hasCurves ? [el("div", { class: "plot-head" }, el("b", { text: `Tokens per second, ${view.source}` }),
     ...view.curves.filter((c) => c.points.length > 1).map((c) =>
       el("span", { class: "key", series: armColour(c.arm) }, el("i", { "aria-hidden": "true" }), armName(c.arm))))] : [];
   host.replaceChildren(...key, svg("svg", { role: "img", "aria-label": label, viewBox: `0 0 ${width} ${height}`, height }, ...parts));
@@ -78,9 +78,10 @@ function here(size, x, largest, height) {
   ];
 }
 
-export function drawScheduleTable(body, view) {
+export function drawScheduleTable(table, view) {
+  table.hidden = view.rows.length === 0;
   const inForce = view.rows.findLast((row) => view.batchSize && row.min_batch_size <= view.batchSize);
-  body.replaceChildren(...view.rows.map((row, i) => {
+  table.tBodies[0].replaceChildren(...view.rows.map((row, i) => {
     const next = view.rows[i + 1]?.min_batch_size;
     const range = next === undefined ? `${row.min_batch_size} and more` : next - 1 === row.min_batch_size ? `${row.min_batch_size}` : `${row.min_batch_size} to ${next - 1}`;
     return el("tr", { class: row === inForce ? "now" : "" },
