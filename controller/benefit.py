@@ -2,11 +2,12 @@
 
 Pure.  The counterfactual is measured, not modelled.  At batch bucket `b`, arm `a` ran at
 
-    v(b, a) = (tokens / steps) / (timed seconds / timed steps)      tokens per second
+    v(b, a) = (tokens / request-steps) / (timed seconds / timed steps)
 
-from every step that it ever ran there, probes included.  In a turn that spent `t` seconds of decoding
-in bucket `b`, the reference would have emitted `t * v(b, reference)` tokens.  Only time in buckets where
-the reference was measured is counted, on both sides of the comparison.
+tokens per second and request, from every step that it ever ran there, probes included.  In a turn that
+spent `t` seconds of decoding in bucket `b` at a mean batch size of `m`, the reference would have emitted
+`t * m * v(b, reference)` tokens.  Only time in buckets where the reference was measured is counted, on
+both sides of the comparison.
 
 The error adds up linearly, since all turns in a bucket share one estimate: it bounds, it does not average.
 What it cannot see: with a slower choice, requests would have piled up and the batch would have been
@@ -64,7 +65,7 @@ class Ran:
         counts = [a + b for a, b in zip(cell.accepted, cell.accepted_after_cold, strict=True)]
         self.steps += cell.steps
         self.tokens += cell.tokens
-        self.request_steps += sum(counts)
+        self.request_steps += cell.request_steps
         self.accepted += sum(i * n for i, n in enumerate(counts))
         self.accepted_sq += sum(i * i * n for i, n in enumerate(counts))
         self.timed_steps += cell.timed_steps
@@ -76,20 +77,21 @@ class Ran:
         """Mean clean interval, s."""
         return self.timed_seconds / self.timed_steps if self.timed_steps >= 1 else None
 
-    def speed(self) -> Speed | None:
-        """Tokens per second with its standard error; `None` until measured well enough."""
+    def speed(self, batch_size: float | None = None) -> Speed | None:
+        """At `batch_size`, or at the mean that it ran at; `None` until measured well enough."""
         if self.timed_steps < LEAST_STEPS or self.steps <= 0 or self.tokens <= 0 or self.timed_seconds <= 0:
+            return None
+        if self.request_steps <= 0:
             return None
         mean_s = self.timed_seconds / self.timed_steps
         spread = max(0.0, self.timed_seconds_sq / self.timed_steps - mean_s**2)
         of_time = spread / (self.timed_steps * mean_s**2)
-        tok_s = (self.tokens / self.steps) / mean_s
+        requests = self.request_steps / self.steps if batch_size is None else batch_size
+        tok_s = requests * (self.tokens / self.request_steps) / mean_s
         return Speed(tok_s, tok_s * math.sqrt(of_time + self._of_tokens()))
 
     def _of_tokens(self) -> float:
         """Relative variance of the mean of tokens per request and step (accepted drafts + 1)."""
-        if self.request_steps <= 0:
-            return 0.0
         mean = self.accepted / self.request_steps
         spread = max(0.0, self.accepted_sq / self.request_steps - mean**2)
         return spread / (self.request_steps * (1 + mean) ** 2)
@@ -157,7 +159,8 @@ class Benefit:
         known = [(cell, step_s) for cell, step_s in spent if step_s is not None]
         seconds = sum(cell.steps * step_s for cell, step_s in known)
         tokens = sum(cell.tokens for cell, _ in known)
-        speeds = {arm: speed for arm, each in ran.items() if (speed := each.speed()) is not None}
+        size = sum(cell.request_steps for cell, _ in known) / max(1, sum(cell.steps for cell, _ in known))
+        speeds = {arm: speed for arm, each in ran.items() if (speed := each.speed(size)) is not None}
         for reference, balance in self.balances.items():
             speed = _reference_speed(reference, speeds, built)
             if speed is not None:

@@ -107,9 +107,7 @@ class Accountant:
         self.totals.switches += self._last_used is not None and self._last_used != used[0]
         self._last_used = int(used[-1])
 
-    def _add(
-        self, used: npt.NDArray[np.int64], tokens: Floats, spent: Floats, same_tokens: Floats
-    ) -> None:
+    def _add(self, used: npt.NDArray[np.int64], tokens: Floats, spent: Floats, same_tokens: Floats) -> None:
         totals = self.totals
         totals.steps += len(used)
         totals.tokens += float(tokens.sum())

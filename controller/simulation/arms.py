@@ -58,8 +58,6 @@ def arm_costs(profile: CostProfile, rows: dict[Arm, str], max_batch_size: int) -
     """The cost of every arm up to `max_batch_size` requests."""
     mean = profile.context.per_request_tokens
     return {
-        arm: ArmCost(
-            profile.step_seconds(row, max_batch_size), profile.context_seconds_per_token(row), mean
-        )
+        arm: ArmCost(profile.step_seconds(row, max_batch_size), profile.context_seconds_per_token(row), mean)
         for arm, row in rows.items()
     }

@@ -32,7 +32,9 @@ class ClosedLoopResult:
 class ClosedLoop:
     """Keeps `concurrency` requests in an engine; the number may be changed while it runs."""
 
-    def __init__(self, engine: VirtualEngine, rng: np.random.Generator, lengths: Lengths | None = None) -> None:
+    def __init__(
+        self, engine: VirtualEngine, rng: np.random.Generator, lengths: Lengths | None = None
+    ) -> None:
         self._engine = engine
         self._rng = rng
         self._lengths = lengths or Lengths()

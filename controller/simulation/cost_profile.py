@@ -229,7 +229,9 @@ def _prefill(data: object) -> PrefillCost:
     if not isinstance(data, Mapping):
         raise InvalidProfileError("prefill", "must be an object", data)
     fixed = _number("prefill.fixed_ms", data.get("fixed_ms"))
-    return PrefillCost(fixed, _number("prefill.ms_per_1k_tokens", data.get("ms_per_1k_tokens")), measured=True)
+    return PrefillCost(
+        fixed, _number("prefill.ms_per_1k_tokens", data.get("ms_per_1k_tokens")), measured=True
+    )
 
 
 def _number(where: str, value: object, above: float | None = None) -> float:

@@ -62,9 +62,21 @@ class DirectControl:
             for request in requests:
                 request._was_cold = True
         bucket = max(b for b in BUCKETS if b <= batch_size)
-        cell = self._cells.setdefault((bucket, arm), {
-            "steps": 0, "request_steps": 0, "tokens": 0, "accepted": [0] * (arm[0] + 1),
-            "cold": [0] * (arm[0] + 1), "n": 0, "s": 0.0, "ss": 0.0, "rs": 0, "ctx": 0})
+        cell = self._cells.setdefault(
+            (bucket, arm),
+            {
+                "steps": 0,
+                "request_steps": 0,
+                "tokens": 0,
+                "accepted": [0] * (arm[0] + 1),
+                "cold": [0] * (arm[0] + 1),
+                "n": 0,
+                "s": 0.0,
+                "ss": 0.0,
+                "rs": 0,
+                "ctx": 0,
+            },
+        )
         self.steps += 1
         cell["steps"] += 1
         cell["request_steps"] += batch_size
@@ -86,17 +98,41 @@ class DirectControl:
 
     def observe(self, engine: Any) -> Observation:
         cells = tuple(
-            CellDelta(bucket, Arm(arm[0], Gear(arm[1])), c["steps"], c["request_steps"], c["tokens"],
-                      tuple(c["accepted"]), tuple(c["cold"]), c["n"], c["s"], c["ss"], c["rs"], c["ctx"])
-            for (bucket, arm), c in self._cells.items())
+            CellDelta(
+                bucket,
+                Arm(arm[0], Gear(arm[1])),
+                c["steps"],
+                c["request_steps"],
+                c["tokens"],
+                tuple(c["accepted"]),
+                tuple(c["cold"]),
+                c["n"],
+                c["s"],
+                c["ss"],
+                c["rs"],
+                c["ctx"],
+            )
+            for (bucket, arm), c in self._cells.items()
+        )
         observation = Observation(
-            now_s=engine.now_s, built=tuple(Arm(d, Gear(g)) for d, g in engine.arms),
-            running_reqs=engine.running, queue_reqs=engine.waiting, batch_size=engine.running,
-            context_tokens=engine.context_tokens, token_usage=engine.context_tokens / engine.config.kv_tokens,
-            max_running_reqs=engine.config.max_running_requests, load_age_s=0.0, cells=cells,
-            decode_steps=self.steps, prefill_batches=self.prefills, switches=self.switches,
-            probe_steps=self.probe_steps, telemetry_age_s=0.0, in_force=self.schedule,
-            in_use=Arm(self._last_arm[0], Gear(self._last_arm[1])) if self._last_arm else None)
+            now_s=engine.now_s,
+            built=tuple(Arm(d, Gear(g)) for d, g in engine.arms),
+            running_reqs=engine.running,
+            queue_reqs=engine.waiting,
+            batch_size=engine.running,
+            context_tokens=engine.context_tokens,
+            token_usage=engine.context_tokens / engine.config.kv_tokens,
+            max_running_reqs=engine.config.max_running_requests,
+            load_age_s=0.0,
+            cells=cells,
+            decode_steps=self.steps,
+            prefill_batches=self.prefills,
+            switches=self.switches,
+            probe_steps=self.probe_steps,
+            telemetry_age_s=0.0,
+            in_force=self.schedule,
+            in_use=Arm(self._last_arm[0], Gear(self._last_arm[1])) if self._last_arm else None,
+        )
         self._cells = {}
         self.steps = self.prefills = self.switches = self.probe_steps = 0
         return observation

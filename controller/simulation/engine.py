@@ -132,7 +132,9 @@ class VirtualEngine:
         self.config = config or EngineConfig()
         self.control = control
         self.costs: dict[Arm, ArmCost] = arm_costs(
-            profile, arm_rows(profile, plain_decode=self.config.plain_decode), self.config.max_running_requests
+            profile,
+            arm_rows(profile, plain_decode=self.config.plain_decode),
+            self.config.max_running_requests,
         )
         self.now_s = 0.0
         self.log = StepLog()
@@ -340,9 +342,7 @@ class VirtualEngine:
             excess = self.context_tokens - batch_size * cost.mean_context
             step_s = max(0.1 * step_s, step_s + cost.per_token_s * excess)
         probing = self.control.probing
-        self.log.steps.append(
-            Step(arm, batch_size, self.context_tokens, self._cold_count, switch_s, probing)
-        )
+        self.log.steps.append(Step(arm, batch_size, self.context_tokens, self._cold_count, switch_s, probing))
         context = self.context_tokens
         accepted = self._accept(depth, batch_size)
         extra = sum(accepted)

@@ -71,7 +71,9 @@ def _plot_surface(axes: Axes, scenario: Scenario, run: Run | None, end_s: float)
         axes.plot(sizes, at, color="red", lw=1.5, ls="--", label=f"schedule of {run.name} at the end")
     labels = [str(depth) if depth else f"off, {gear}" for depth, gear in arms]
     axes.set_yticks(rows, labels)
-    axes.set(xscale="log", xlabel="batch size", ylabel="draft depth", title="Decode goodput at the end of the run")
+    axes.set(
+        xscale="log", xlabel="batch size", ylabel="draft depth", title="Decode goodput at the end of the run"
+    )
     axes.legend(loc="upper left")
 
 

@@ -109,7 +109,15 @@ def _rate(run: Run, count: Callable[[Sample], int]) -> dict[str, float | None]:
 
 
 _START = Sample(
-    at_s=0, running=0, waiting=0, depth_s=0, spent_s=0, oracle_s=0, switches=0, plan_changes=0, emitted_tokens=0
+    at_s=0,
+    running=0,
+    waiting=0,
+    depth_s=0,
+    spent_s=0,
+    oracle_s=0,
+    switches=0,
+    plan_changes=0,
+    emitted_tokens=0,
 )
 
 

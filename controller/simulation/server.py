@@ -119,7 +119,9 @@ def _add_generate_routes(app: FastAPI, live: LiveEngine, model: str) -> None:
         ids = body.get("input_ids")
         prompt = len(ids) if isinstance(ids, list) else _count_tokens(body.get("text"), "text")
         sampling = body.get("sampling_params") or {}
-        output = _whole(sampling.get("max_new_tokens", DEFAULT_OUTPUT_TOKENS), "sampling_params.max_new_tokens")
+        output = _whole(
+            sampling.get("max_new_tokens", DEFAULT_OUTPUT_TOKENS), "sampling_params.max_new_tokens"
+        )
         ticket = _submit(live, prompt, output)
         if body.get("stream"):
             return _stream(live, ticket, lambda n: _generated(ticket, n))
@@ -135,7 +137,9 @@ def _add_generate_routes(app: FastAPI, live: LiveEngine, model: str) -> None:
     async def chat(body: dict[str, Any]) -> Response:
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
-            raise HTTPException(400, f"messages must be a list with at least one message, got {messages!r:.60}")
+            raise HTTPException(
+                400, f"messages must be a list with at least one message, got {messages!r:.60}"
+            )
         text = " ".join(str(m.get("content")) for m in messages if isinstance(m, dict))
         shape = _Shape("chatcmpl", "chat.completion", model, chat=True)
         return await _openai(live, body, _count_tokens(text, "messages"), shape)
@@ -152,7 +156,9 @@ async def _openai(live: LiveEngine, body: dict[str, Any], prompt: int, shape: _S
     return JSONResponse(shape.whole(ticket))
 
 
-def _stream(live: LiveEngine, ticket: Ticket, event: Any, last: list[dict[str, Any]] | None = None) -> Response:
+def _stream(
+    live: LiveEngine, ticket: Ticket, event: Any, last: list[dict[str, Any]] | None = None
+) -> Response:
     async def events() -> AsyncIterator[str]:
         try:
             async for new in ticket.tokens():

@@ -2,7 +2,7 @@
 
 import { ApiError, call } from "./api.js";
 import { byId, el, setText } from "./dom.js";
-import { duration, number } from "./format.js";
+import { armColour, duration, number } from "./format.js";
 import { drawLog } from "./log.js";
 import { decisionsView, historySample, scheduleView, statusView } from "./model.js";
 import { OverrideForm } from "./override.js";
@@ -19,6 +19,8 @@ let answeredAt = null;
 let failure = null;
 let turn = 0;
 let benefit = null;
+let policy = null;
+let windowChosen = false;
 let spoken = "";
 
 const plots = [
@@ -26,7 +28,7 @@ const plots = [
     { key: "running", name: "running", colour: "var(--running)", filled: true },
     { key: "queued", name: "waiting", colour: "var(--queue)" }] }),
   new TimePlot(byId("plots"), { title: "Depth in use", unit: "", height: 92, whole: true, step: true, series: [
-    { key: "depth", name: "draft tokens per step, 0 is off", colour: "var(--depth-3)", filled: true }] }),
+    { key: "depth", name: "draft tokens per step; 0, grey, is off", colour: "var(--quiet)", colourOf: (depth) => armColour({ depth }) }] }),
   new TimePlot(byId("plots"), { title: "Throughput", unit: "tok/s", height: 140, axis: true, series: [
     { key: "tokS", name: "output", colour: "var(--depth-1)", filled: true },
     { key: "predictedTokS", name: "predicted", colour: "var(--predicted)", dashed: true }] }),
@@ -40,9 +42,10 @@ async function refresh() {
     past.samples.map(historySample).forEach(remember);
     answeredAt = Date.now() / 1000;
     failure = null;
-    if (turn % SLOW_EVERY === 0) await refreshSlowly(status);
+    if (turn % SLOW_EVERY === 0) await refreshSlowly();
     turn += 1;
     showStatus(statusView(status, samples, benefit));
+    showSchedule(scheduleView(status, policy, benefit));
   } catch (error) {
     failure = error;
     if (error instanceof ApiError && error.status === 401) byId("token").focus();
@@ -52,18 +55,22 @@ async function refresh() {
 }
 
 /** What changes rarely: the benefit, the schedule with its curves, the log. */
-async function refreshSlowly(status) {
-  const kinds = byId("only-changes").checked ? ["decision", "override"] : ["decision", "override", "event"];
+async function refreshSlowly() {
+  const onlyChanges = byId("only-changes").checked;
+  const kinds = onlyChanges ? ["decision", "override"] : ["decision", "override", "event"];
   const pages = kinds.map((kind) => call(`v1/decisions?limit=40&kind=${kind}`));
-  const [brought, policy, ...log] = await Promise.all([call("v1/benefit"), call("v1/policy"), ...pages]);
+  const [brought, decides, ...log] = await Promise.all([call("v1/benefit"), call("v1/policy"), ...pages]);
   benefit = brought;
-  const schedule = scheduleView(status, policy, benefit);
+  policy = decides;
+  const rows = decisionsView(log, onlyChanges);
+  drawLog(byId("log"), rows);
+  byId("log-empty").hidden = rows.length > 0;
+}
+
+function showSchedule(schedule) {
   drawSchedule(byId("schedule-plot"), schedule);
   drawScheduleTable(byId("schedule-table"), schedule);
   setText("schedule-note", schedule.note);
-  const rows = decisionsView(log);
-  drawLog(byId("log"), rows);
-  byId("log-empty").hidden = rows.length > 0;
 }
 
 function remember(sample) {
@@ -125,9 +132,17 @@ function showLink() {
 }
 
 function drawPlots() {
+  if (!windowChosen) fitWindow();
   const windowS = Number(byId("window").value);
   const now = samples.at(-1)?.t ?? Date.now() / 1000;
   for (const plot of plots) plot.draw(samples, now, windowS);
+}
+
+/** The smallest window that shows all that is known, until somebody chooses one. */
+function fitWindow() {
+  const spanS = samples.length ? samples.at(-1).t - samples[0].t : 0;
+  const options = [...byId("window").options].map((option) => option.value);
+  byId("window").value = options.find((value) => Number(value) >= spanS) ?? options.at(-1);
 }
 
 async function start() {
@@ -137,7 +152,7 @@ async function start() {
   }
 }
 
-byId("window").addEventListener("change", drawPlots);
+byId("window").addEventListener("change", () => { windowChosen = true; drawPlots(); });
 byId("only-changes").addEventListener("change", () => { turn = 0; });
 new ResizeObserver(() => { turn = 0; drawPlots(); }).observe(byId("plots"));
 start();

@@ -66,7 +66,7 @@ export function statusView(status, samples, benefit) {
   return {
     ...seen,
     since: !since ? "" : since.atLeast ? `for ${duration(status.turn.at_unix_s - since.unixS)} or longer`
-      : `since ${clock(since.unixS)}, ${duration(status.turn.at_unix_s - since.unixS)}`,
+      : `for ${duration(status.turn.at_unix_s - since.unixS)}, since ${clock(since.unixS)}`,
     reason: controlled ? status.decision?.reason ?? "" : status.engine?.link ?? "",
     why: controlled ? status.why : status.engine?.detail ?? status.headline,
     authority: decides.authority,
@@ -127,7 +127,11 @@ function what(row) {
   return { what: table(body.schedule), arm: toArm(body.schedule[0]) };
 }
 
-export function decisionsView(pages) {
-  const rows = pages.flatMap((page) => page.decisions).sort((a, b) => b.id - a.id).slice(0, 60);
-  return rows.map((row) => ({ id: row.id, atUnixS: row.at_unix_s, ...what(row), reason: row.reason, detail: row.body.detail ?? "", evidence: row.body.evidence }));
+const outcome = (row) => JSON.stringify([row.kind, row.body.action, row.body.schedule]);
+
+/** Newest first; onlyChanges leaves out a decision that came to the same as the one before it. */
+export function decisionsView(pages, onlyChanges) {
+  let rows = pages.flatMap((page) => page.decisions).sort((a, b) => b.id - a.id);
+  if (onlyChanges) rows = rows.filter((row, i) => row.kind !== "decision" || i + 1 >= rows.length || outcome(row) !== outcome(rows[i + 1]));
+  return rows.slice(0, 40).map((row) => ({ id: row.id, atUnixS: row.at_unix_s, ...what(row), reason: row.reason, detail: row.body.detail ?? "", evidence: row.body.evidence }));
 }

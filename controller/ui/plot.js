@@ -40,17 +40,17 @@ const stepped = (points) => points.flatMap(([x, y], i) => (i ? [[x, points[i - 1
 
 export class TimePlot {
   /**
-   * spec: {title, unit, height, series: [{key, name, colour, dashed, filled}], step, whole, axis}
-   * axis: whether the time axis is labelled (the last of a stack).
+   * spec: {title, unit, height, series: [{key, name, colour, dashed, filled, colourOf}], step, whole, axis}
+   * axis: whether the time axis is labelled (the last of a stack).  colourOf: colour by value, for steps.
    */
   constructor(host, spec) {
     this.spec = spec;
     this.readout = el("span", { class: "readout" });
-    const keys = spec.series.map((s) =>
-      el("span", { class: s.dashed ? "key dashed" : "key", series: s.colour }, el("i", { "aria-hidden": "true" }), s.name));
+    this.keys = spec.series.map((s) =>
+      el("span", { class: s.dashed ? "key dashed" : "key", series: s.colour }, s.colourOf ? null : el("i", { "aria-hidden": "true" }), s.name));
     this.canvas = svg("svg", { role: "img", height: spec.height });
     host.append(el("div", { class: "plot" },
-      el("div", { class: "plot-head" }, el("b", { text: spec.title }), ...keys, this.readout), this.canvas));
+      el("div", { class: "plot-head" }, el("b", { text: spec.title }), ...this.keys, this.readout), this.canvas));
     this.hoverAt = null;
     this.canvas.addEventListener("pointermove", (event) => {
       this.hoverAt = event.clientX - this.canvas.getBoundingClientRect().left;
@@ -69,6 +69,8 @@ export class TimePlot {
     const width = Math.max(240, this.canvas.clientWidth || 600);
     const bottom = spec.height - (spec.axis ? 20 : 6);
     const seen = samples.filter((s) => s.t >= now - windowS - 5);
+    this.known = spec.series.filter((line) => !line.dashed || seen.some((s) => s[line.key] !== null && s[line.key] !== undefined));
+    spec.series.forEach((line, i) => { this.keys[i].hidden = !this.known.includes(line); });
     const most = Math.max(0, ...seen.flatMap((s) => spec.series.map((line) => s[line.key] ?? 0)));
     const marks = ticks(most, 3, spec.whole);
     const top = marks.at(-1);
@@ -77,7 +79,7 @@ export class TimePlot {
     const parts = marks.flatMap((mark) => [
       svg("line", { class: mark ? "gridline" : "axis", x1: LEFT, x2: width - RIGHT, y1: y(mark), y2: y(mark) }),
       svg("text", { x: LEFT - 8, y: y(mark) + 4, "text-anchor": "end", text: number(mark) })]);
-    for (const line of spec.series) parts.push(...this.#trace(line, seen, x, y, bottom));
+    for (const line of this.known) parts.push(...this.#trace(line, seen, x, y, bottom));
     if (spec.axis) parts.push(...this.#timeAxis(width, windowS, spec.height));
     parts.push(...this.#cursor(seen, x, bottom));
     this.canvas.setAttribute("viewBox", `0 0 ${width} ${spec.height}`);
@@ -87,6 +89,7 @@ export class TimePlot {
 
   #trace(line, seen, x, y, bottom) {
     return runs(seen, line.key, 15).flatMap((run) => {
+      if (line.colourOf) return this.#blocks(line, run, x, y, bottom);
       let points = run.map(([t, value]) => [Math.max(LEFT, x(t)), y(value)]);
       if (this.spec.step) points = stepped(points);
       const area = `${path(points)}L${points.at(-1)[0]} ${bottom}L${points[0][0]} ${bottom}Z`;
@@ -95,6 +98,19 @@ export class TimePlot {
         svg("path", { class: line.dashed ? "trace dashed" : "trace", d: path(points), series: line.colour }),
       ].filter(Boolean);
     });
+  }
+
+  /** One block for each stretch of the same value, in the colour of the value; zero is a thick base line. */
+  #blocks(line, run, x, y, bottom) {
+    const found = [];
+    for (let i = 0, j = 0; i < run.length; i = j) {
+      while (j < run.length && run[j][1] === run[i][1]) j += 1;
+      const left = Math.max(LEFT, x(run[i][0]));
+      const right = Math.max(left + 1, x(run[Math.min(j, run.length - 1)][0]));
+      const top = Math.min(y(run[i][1]), bottom - 3);
+      found.push(svg("rect", { class: "block-depth", series: line.colourOf(run[i][1]), x: left, width: right - left, y: top, height: bottom - top }));
+    }
+    return found;
   }
 
   #timeAxis(width, windowS, height) {
@@ -111,7 +127,7 @@ export class TimePlot {
     const at = this.hoverAt === null || !seen.length ? null
       : seen.reduce((best, s) => (Math.abs(x(s.t) - this.hoverAt) < Math.abs(x(best.t) - this.hoverAt) ? s : best));
     const shown = at ?? seen.at(-1);
-    this.readout.textContent = !shown ? "no data yet" : this.spec.series
+    this.readout.textContent = !shown ? "no data yet" : this.known
       .map((line) => `${number(shown[line.key])}`).join(" · ") + (this.spec.unit ? ` ${this.spec.unit}` : "")
       + (at ? `, ${duration(this.now - at.t)} ago` : "");
     return at ? [svg("line", { class: "cursor", x1: x(at.t), x2: x(at.t), y1: TOP, y2: bottom })] : [];

@@ -87,13 +87,15 @@ export function drawScheduleTable(table, view) {
     return el("tr", { class: row === inForce ? "now" : "" },
       el("td", { text: range }),
       el("td", {}, el("span", { class: "chip", arm: armColour(row.arm), text: armName(row.arm) })),
-      el("td", { text: expected(view, row) }));
+      el("td", { text: expected(view, row, row === inForce ? view.batchSize : row.min_batch_size) }));
   }));
 }
 
-function expected(view, row) {
+/** The curve's value at the largest known batch size up to `size`, else at the next one. */
+function expected(view, row, size) {
   const points = view.curves.find((curve) => sameArm(curve.arm, row.arm))?.points ?? [];
-  const point = points.find((p) => p.batch_size >= row.min_batch_size);
+  const point = points.findLast((p) => p.batch_size <= size && p.batch_size >= row.min_batch_size) ?? points.find((p) => p.batch_size >= row.min_batch_size);
   if (!point) return "not known";
-  return `${number(Math.round(point.tok_s))} tok/s at ${point.batch_size}${point.error_tok_s ? `, ± ${number(Math.round(point.error_tok_s))}` : ""}`;
+  const error = point.error_tok_s ? ` ± ${number(Math.round(point.error_tok_s))}` : "";
+  return `${number(Math.round(point.tok_s))}${error} at ${point.batch_size}`;
 }

@@ -1,5 +1,7 @@
 """What governing brought is counted from what was measured, with an error that does not flatter."""
 
+import dataclasses
+
 import pytest
 
 from controller.benefit import Benefit, Reference
@@ -111,6 +113,17 @@ def test_few_steps_are_not_a_measurement():
     assert benefit.speeds(8) == {}
     benefit.record([cell(OFF_COLD, steps=2, tokens_per_step=8, step_s=0.008)], BUILT)
     assert benefit.speeds(8)[OFF_COLD].tok_s == pytest.approx(1000)
+
+
+def test_another_batch_size_inside_the_bucket_is_no_gain():
+    """Bucket 8 holds 8 to 11 requests: after 11 at depth 3, 8 at depth 3 neither gain nor lose."""
+    full = dataclasses.replace(
+        cell(DEEP, steps=100, tokens_per_step=16, step_s=0.010), request_steps=1100, tokens=2200
+    )
+    benefit = Benefit()
+    benefit.record([full], BUILT)
+    benefit.record([cell(DEEP, steps=100, tokens_per_step=16, step_s=0.010)], BUILT)
+    assert balance(benefit, Reference.ALWAYS_ON) == (3800.0, 3800.0, 0.0)
 
 
 def test_buckets_are_kept_apart():
