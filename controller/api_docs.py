@@ -1,5 +1,6 @@
-"""The API's documentation as one plain page, made from its OpenAPI description: nothing is loaded from
-elsewhere, so it works without internet access.
+"""The API's documentation as one plain page, made from its OpenAPI description.
+
+Nothing is loaded from elsewhere, so it works without internet access.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def _operations(openapi: dict[str, Any]) -> Iterator[str]:
             yield f"<p>{escape(operation.get('description', operation.get('summary', '')))}</p>"
             wanted = {key: operation[key] for key in ("parameters", "requestBody") if key in operation}
             if wanted:
-                yield f"<details><summary>Request</summary><pre>{escape(json.dumps(wanted, indent=2))}</pre></details>"
+                text = escape(json.dumps(wanted, indent=2))
+                yield f"<details><summary>Request</summary><pre>{text}</pre></details>"
             codes = ", ".join(
                 f"{code} {escape(answer.get('description', ''))}"
                 for code, answer in operation["responses"].items()

@@ -15,7 +15,7 @@ from controller.audit import Audit
 from controller.errors import OverrideError
 from controller.loop import ControlLoop
 from controller.overrides import Override, Overrides
-from controller.recorders import decision_to_json, override_to_json
+from controller.recorders import decision_to_json, override_to_json, schedule_or_none
 from controller.settings import Settings
 from controller.store import LogRow
 from controller.tokens import TokenSource
@@ -84,7 +84,7 @@ class Sidecar:
             "params": dataclasses.asdict(settings.params_of(self._policy_name)),
             "guards": dataclasses.asdict(settings.guards),
             "decision": decision_to_json(last.decision) if last else None,
-            "schedule": views.schedule_or_none(last.steered.wanted.schedule)
+            "schedule": schedule_or_none(last.steered.wanted.schedule)
             if last and last.steered.wanted
             else None,
             "shadow": {

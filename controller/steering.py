@@ -145,6 +145,8 @@ class Steering:
             lease = Lease.LOST if self.now.lease in (Lease.HELD, Lease.LOST) else Lease.NONE
         taken = lease is Lease.HELD and self._in_force(control) and not self._pending(control)
         self._set(acknowledged=taken)
+        if taken and control.lease_left_s is not None:
+            self._renewed_s = now_s - max(0.0, self._params.lease_s - control.lease_left_s)
         self._set(
             lease=lease,
             holder=holder,

@@ -142,9 +142,10 @@ def explain(result: TickResult | None) -> dict[str, Any]:
 def _because(result: TickResult) -> list[str]:
     seen, decision = result.observation, result.decision
     aged = "age not known" if seen.load_age_s is None else f"{seen.load_age_s:.1f} s old"
+    requests = f"{seen.running_reqs} running, {seen.queue_reqs} waiting, batch size {seen.batch_size}"
     lines = [
         f"engine: {result.link.link}: {result.link.detail}",
-        f"load: {seen.running_reqs} running, {seen.queue_reqs} waiting, batch size {seen.batch_size} ({aged})",
+        f"load: {requests} ({aged})",
         f"decision: {decision.action}, {decision.reason}: {decision.detail}",
         f"lease: {result.steered.lease}",
         f"effect: {result.effect.effect}: {result.effect.detail}",
