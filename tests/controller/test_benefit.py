@@ -118,7 +118,10 @@ def test_few_steps_are_not_a_measurement():
 def test_another_batch_size_inside_the_bucket_is_no_gain():
     """Bucket 8 holds 8 to 11 requests: after 11 at depth 3, 8 at depth 3 neither gain nor lose."""
     full = dataclasses.replace(
-        cell(DEEP, steps=100, tokens_per_step=16, step_s=0.010), request_steps=1100, tokens=2200
+        cell(DEEP, steps=100, tokens_per_step=16, step_s=0.010),
+        request_steps=1100,
+        tokens=2200,
+        accepted=(0, 1100, 0, 0),
     )
     benefit = Benefit()
     benefit.record([full], BUILT)
