@@ -138,6 +138,29 @@ class CellDelta:
     """Sum over the timed steps of the batch's total context tokens."""
 
 
+class Mode(StrEnum):
+    """What an operator wants; `AUTO` leaves the choice to the policy."""
+
+    AUTO = "auto"
+    OFF = "off"
+    """Depth 0 at every batch size."""
+    ON = "on"
+    """One depth at every batch size."""
+    NATIVE = "native"
+    """SGLang's own policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """An operator's order, in force for as long as the loop puts it into the observation."""
+
+    mode: Mode
+    depth: int | None = None
+    """Draft depth for `Mode.ON`; `None`: the deepest built."""
+    reason: str = ""
+    actor: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """Everything that a policy may look at, at one tick."""
@@ -177,6 +200,8 @@ class Observation:
     """The schedule that the engine says it follows; `None`: native, or not known."""
     in_use: Arm | None = None
     """The arm of the latest decode step that telemetry shows."""
+    directive: Directive | None = None
+    """What an operator has ordered; `None`: nothing."""
     suspect: tuple[str, ...] = ()
     """Why this observation should not be acted on, e.g. `running_zero_with_queue`; empty: sound."""
 

@@ -203,7 +203,7 @@ class GovernedStepPolicy:
     def gear_at(self, batch_size: int) -> str:
         """The gear that a step with `batch_size` requests would run in now, probes aside."""
         schedule = self._schedule
-        return schedule.row_for(batch_size).gear if schedule else self.gear
+        return schedule.row_for(batch_size).gear if schedule else _native_gear(self.depth)
 
     def _governed_row(self, batch_size: int) -> Row | None:
         """What the probe or else the schedule says; `None`: `native` rules."""

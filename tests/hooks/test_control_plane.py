@@ -8,7 +8,8 @@ import pytest
 from sglang_hooks.control_plane import ControlError, ControlPlane, parse_fallback, ranks_agree
 from sglang_hooks.schedule import InvalidPlanError
 from tests.hooks.fakes import FakeEngine
-from tests.hooks.virtual_time import virtual_time
+
+pytestmark = pytest.mark.looptime
 
 
 def make_plane(engine, **kwargs):
@@ -21,7 +22,6 @@ def plan(sequence=1, *, depth=3, lease_s=15, holder="a", **more):
     return {"schedule": rows, "lease_s": lease_s, "sequence": sequence, "holder": holder, **more}
 
 
-@virtual_time
 async def test_a_plan_is_in_force_on_every_rank_when_the_answer_is_200():
     """Two DP ranks of two TP ranks each: all four follow it, at the step that each acknowledged."""
     engine = FakeEngine(dp_size=2, tp_size=2)
@@ -40,7 +40,6 @@ async def test_a_plan_is_in_force_on_every_rank_when_the_answer_is_200():
     assert engine.depths_at(1) == [3, 3, 3, 3]
 
 
-@virtual_time
 async def test_before_any_plan_sglang_rules():
     """`state` native, nothing in force, and no rank to compare."""
     state = await make_plane(FakeEngine(tp_size=2)).state()
@@ -54,7 +53,6 @@ async def test_before_any_plan_sglang_rules():
     assert state["ranks_agree"] is None
 
 
-@virtual_time
 async def test_a_dead_holder_hands_back_when_the_lease_ends():
     """Nobody asks anything after the PUT: the watch alone falls back, at the lease's end and not before."""
     engine = FakeEngine()
@@ -68,7 +66,6 @@ async def test_a_dead_holder_hands_back_when_the_lease_ends():
     assert (state["state"], state["holder"], state["lease"]["expired"]) == ("fallback", None, 1)
 
 
-@virtual_time
 async def test_a_renewal_prolongs_the_lease():
     """Renewed at 8 s for another 10 s: in force at 17.9 s, over at 18.1 s."""
     engine = FakeEngine()
@@ -83,7 +80,6 @@ async def test_a_renewal_prolongs_the_lease():
 
 
 @pytest.mark.parametrize(("fallback", "depth"), [("native", 2), ("hold", 3), (1, 1), (0, 0)])
-@virtual_time
 async def test_the_fallback_of_the_launch_takes_over(fallback, depth):
     """`hold` keeps the schedule, `depth:N` is one depth for all batch sizes; neither probes."""
     engine = FakeEngine()
@@ -95,7 +91,6 @@ async def test_the_fallback_of_the_launch_takes_over(fallback, depth):
     assert (await plane.state())["state"] == "fallback"
 
 
-@virtual_time
 async def test_a_fallback_to_a_depth_that_was_not_built_is_native(caplog):
     """It is said in the log as soon as the built depths are known, not when the lease ends."""
     plane = make_plane(FakeEngine(), fallback=7)
@@ -120,7 +115,6 @@ def test_a_bad_fallback_is_native_and_said(text, caplog):
 
 
 @pytest.mark.parametrize("sequence", [41, 42])
-@virtual_time
 async def test_a_sequence_that_is_not_newer_is_refused(sequence):
     """409, and the plan in force stays."""
     engine = FakeEngine()
@@ -132,7 +126,6 @@ async def test_a_sequence_that_is_not_newer_is_refused(sequence):
     assert engine.depths_at(1) == [3]
 
 
-@virtual_time
 async def test_an_old_plan_cannot_come_back_after_its_lease():
     """A PUT that was delayed on its way is still older than what was in force."""
     engine = FakeEngine()
@@ -144,7 +137,6 @@ async def test_an_old_plan_cannot_come_back_after_its_lease():
     assert engine.depths_at(1) == [2]
 
 
-@virtual_time
 async def test_only_the_holder_steers_while_its_lease_is_live():
     """A second sidecar is told who holds it and for how long; after the lease it may."""
     engine = FakeEngine()
@@ -159,7 +151,6 @@ async def test_only_the_holder_steers_while_its_lease_is_live():
     assert (await plane.put(plan(2, holder="b")))[0] == 200
 
 
-@virtual_time
 async def test_anybody_may_delete_without_a_name():
     """An operator's way to turn it off at once; again and again."""
     engine = FakeEngine()
@@ -172,7 +163,6 @@ async def test_anybody_may_delete_without_a_name():
     assert len(engine.sent) == 2
 
 
-@virtual_time
 async def test_a_bad_plan_changes_nothing():
     """Neither what is in force nor the lease."""
     engine = FakeEngine()
@@ -185,7 +175,6 @@ async def test_a_bad_plan_changes_nothing():
     assert len(engine.sent) == 2
 
 
-@virtual_time
 async def test_a_server_that_cannot_be_governed_is_not():
     """503 with the reason; nothing is sent."""
     engine = FakeEngine(reason="speculation is off")
@@ -198,7 +187,6 @@ async def test_a_server_that_cannot_be_governed_is_not():
     assert (state["controllable"], state["reason"]) == (False, "speculation is off")
 
 
-@virtual_time
 async def test_a_rank_that_is_not_hooked_stops_control_before_it_starts():
     """Its peers would change depth without it, and hang."""
     engine = FakeEngine(tp_size=2)
@@ -208,7 +196,6 @@ async def test_a_rank_that_is_not_hooked_stops_control_before_it_starts():
     assert engine.sent == []
 
 
-@virtual_time
 async def test_ranks_with_other_depths_stop_control_before_it_starts():
     """The same config on every rank is what the schedule relies on."""
     engine = FakeEngine(tp_size=2)
@@ -217,7 +204,6 @@ async def test_ranks_with_other_depths_stop_control_before_it_starts():
         await make_plane(engine).put(plan())
 
 
-@virtual_time
 async def test_a_missing_dp_rank_stops_control():
     """One of two DP ranks does not report: it is unknown, not absent."""
     engine = FakeEngine(dp_size=2)
@@ -226,7 +212,6 @@ async def test_a_missing_dp_rank_stops_control():
         await make_plane(engine).put(plan())
 
 
-@virtual_time
 async def test_a_scheduler_that_does_not_answer_gives_202_and_gets_the_latest_plan_only():
     """Three plans while it is stuck: each answered after 2 s, one command carried when it comes back."""
     engine = FakeEngine()
@@ -244,7 +229,6 @@ async def test_a_scheduler_that_does_not_answer_gives_202_and_gets_the_latest_pl
     assert engine.depths_at(1) == [3]
 
 
-@virtual_time
 async def test_a_lease_that_ends_while_the_scheduler_is_stuck_falls_back_when_it_comes_back():
     """The fallback waits behind the plan and then takes over, though nobody asks."""
     engine = FakeEngine()
@@ -258,7 +242,6 @@ async def test_a_lease_that_ends_while_the_scheduler_is_stuck_falls_back_when_it
     assert engine.depths_at(1) == [2]
 
 
-@virtual_time
 async def test_a_command_that_cannot_be_sent_is_sent_again(caplog):
     """The fallback must arrive even if a send failed."""
     engine = FakeEngine()
@@ -272,7 +255,6 @@ async def test_a_command_that_cannot_be_sent_is_sent_again(caplog):
     assert "could not be sent" in caplog.text
 
 
-@virtual_time
 async def test_a_rank_that_refuses_puts_all_back_to_sglang():
     """500, and no rank is left with another schedule than its peers."""
     engine = FakeEngine(dp_size=2)
@@ -287,7 +269,6 @@ async def test_a_rank_that_refuses_puts_all_back_to_sglang():
     assert (await plane.state())["state"] == "fallback"
 
 
-@virtual_time
 async def test_get_says_when_the_scheduler_does_not_answer():
     """504 after 5 s; calls that overlap share one request to it."""
     engine = FakeEngine()
@@ -300,7 +281,6 @@ async def test_get_says_when_the_scheduler_does_not_answer():
     assert (await plane.state())["controllable"]
 
 
-@virtual_time
 async def test_a_busy_event_loop_does_not_prolong_a_lease():
     """The loop was blocked past the end: the first one that gets to run falls back."""
     engine = FakeEngine()
@@ -314,7 +294,6 @@ async def test_a_busy_event_loop_does_not_prolong_a_lease():
     assert engine.depths_at(1) == [2]
 
 
-@virtual_time
 async def test_control_that_is_impossible_from_the_start_says_why():
     """A mismatch with SGLang: the endpoint is there to tell."""
     plane = ControlPlane(None, None, sglang_version="9.9.9", reason="Scheduler.x is missing")

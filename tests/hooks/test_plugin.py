@@ -106,7 +106,7 @@ def test_our_exception_while_applying_is_counted_and_answered(hooks, caplog):
     """The scheduler goes on; the HTTP process learns that it was not applied."""
     hooks._control.apply = None
     assert set_state(hooks, dict(OURS)) == ([], False)
-    assert hooks._guard.errors == 1
+    assert hooks.guard.errors == 1
     assert "applying a schedule failed" in caplog.text
 
 
@@ -148,7 +148,7 @@ def test_a_result_that_looks_otherwise_than_expected_passes_unharmed(hooks, widt
     """SGLang's own processing runs and its answer comes back; ours is counted and logged once."""
     for _ in range(3):
         assert process(hooks, decode_batch(Req()), make(speculative_num_draft_tokens=width)) == "output"
-    assert hooks._guard.errors == 3
+    assert hooks.guard.errors == 3
     assert cells(hooks) == []
 
 
@@ -164,7 +164,7 @@ def test_sglangs_own_exception_is_not_swallowed(hooks):
         )
     with pytest.raises(RuntimeError, match="theirs"):
         hooks.around_set_internal_state(original, make(), make(server_args={"x": 1}))
-    assert hooks._guard.errors == 0
+    assert hooks.guard.errors == 0
 
 
 def test_a_worker_of_another_shape_is_left_alone(caplog):
@@ -175,7 +175,7 @@ def test_a_worker_of_another_shape_is_left_alone(caplog):
     hooks = SchedulerHooks()
     hooks.after_worker_init(None, worker)
     assert worker.adaptive_controller.params is native
-    assert hooks._guard.errors == 1
+    assert hooks.guard.errors == 1
 
 
 @pytest.mark.parametrize(

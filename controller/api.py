@@ -1,0 +1,184 @@
+"""The sidecar's own HTTP API.  Reads are views of the latest turn; only overrides change anything."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Query, Request, params
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+
+from controller.api_docs import docs_page
+from controller.api_models import DecisionPage, DecisionRow, ErrorBody, Kind, OverrideBody, Printable
+from controller.errors import OverrideError
+from controller.sidecar import Sidecar
+from sglang_hooks import __version__
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    code: {"model": ErrorBody, "description": text}
+    for code, text in {
+        401: "The bearer token is missing or wrong",
+        413: "The body is too large",
+        422: "A field breaks its rule",
+    }.items()
+}
+Protect = Callable[[Request], Awaitable[None]]
+
+
+def create_app(sidecar: Sidecar) -> FastAPI:
+    """The API of `sidecar`."""
+    app = FastAPI(
+        title="specgov",
+        version=__version__,
+        summary="Decides, live, how deep an SGLang server should speculate",
+        docs_url=None,
+        redoc_url=None,
+    )
+    _add_errors(app)
+    _add_limits(app, sidecar.settings.api.max_body_bytes)
+    _add_probes(app, sidecar)
+    reads = _reads(sidecar)
+    _add_views(app, sidecar, reads)
+    _add_override(app, sidecar, reads, _bearer(sidecar))
+    return app
+
+
+def reads_guard(sidecar: Sidecar) -> params.Depends:
+    """What every view depends on: the token, where reading is protected."""
+    found: params.Depends = Depends(_reads(sidecar))
+    return found
+
+
+def error(status: int, message: str, field: str | None = None) -> JSONResponse:
+    """A refusal in the one shape that all have."""
+    headers = {"www-authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse({"error": {"field": field, "message": message}}, status, headers)
+
+
+async def _open(_request: Request) -> None:
+    """No token is asked for."""
+
+
+def _reads(sidecar: Sidecar) -> Protect:
+    return _bearer(sidecar) if sidecar.settings.api.protect_reads else _open
+
+
+def _bearer(sidecar: Sidecar) -> Protect:
+    async def check(request: Request) -> None:
+        if sidecar.token.get() is None:
+            return
+        scheme, _, presented = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not sidecar.token.matches(presented.strip()):
+            raise HTTPException(401, "a valid bearer token is needed: Authorization: Bearer TOKEN")
+
+    return check
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(HTTPException)
+    async def refused(_request: Request, fault: HTTPException) -> JSONResponse:
+        return error(fault.status_code, str(fault.detail))
+
+    @app.exception_handler(OverrideError)
+    async def impossible(_request: Request, fault: OverrideError) -> JSONResponse:
+        return error(409 if fault.field is None else 422, str(fault), fault.field)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, fault: RequestValidationError) -> JSONResponse:
+        first = fault.errors()[0]
+        field = ".".join(str(part) for part in first["loc"][1:]) or None
+        return error(422, f"{field or 'body'}: {first['msg']}", field)
+
+
+def _add_limits(app: FastAPI, max_body_bytes: int) -> None:
+    @app.middleware("http")
+    async def bounded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        size = 0
+        chunks = []
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > max_body_bytes:
+                return error(413, f"the body must be at most {max_body_bytes} bytes")
+            chunks.append(chunk)
+        request._body = b"".join(chunks)  # noqa: SLF001  where Starlette keeps a body that was read
+        answer = await call_next(request)
+        answer.headers["cache-control"] = "no-store"
+        answer.headers["x-content-type-options"] = "nosniff"
+        return answer
+
+
+def _add_probes(app: FastAPI, sidecar: Sidecar) -> None:
+    @app.get("/healthz", tags=["probes"], responses={503: {"model": ErrorBody}})
+    async def healthz() -> Response:
+        """200 while the control loop turns, whatever the engine does."""
+        return (
+            JSONResponse({"ok": True}) if sidecar.healthy() else error(503, "the control loop does not turn")
+        )
+
+    @app.get("/readyz", tags=["probes"], responses={503: {"model": ErrorBody}})
+    async def readyz() -> Response:
+        """200 once the first turn is done, also while SGLang is away."""
+        return JSONResponse({"ok": True}) if sidecar.loop.last else error(503, "no turn is done yet")
+
+    @app.get("/metrics", tags=["probes"], response_class=Response)
+    async def metrics() -> Response:
+        """Metrics in Prometheus' text format."""
+        return Response(generate_latest(sidecar.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(docs_page(app.openapi()))
+
+
+def _add_views(app: FastAPI, sidecar: Sidecar, reads: Protect) -> None:
+    guard = [Depends(reads)]
+
+    @app.get("/v1/status", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})
+    async def status() -> dict[str, Any]:
+        """Mode, since when and why; load, depth, lease, engine, conditions."""
+        return sidecar.status()
+
+    @app.get("/v1/explain", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})
+    async def explain() -> dict[str, Any]:
+        """Why this depth now, with the numbers, and what would change it."""
+        return sidecar.explain()
+
+    @app.get("/v1/policy", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})
+    async def policy() -> dict[str, Any]:
+        """The policy in force, its parameters and schedule, and the shadow policy."""
+        return sidecar.policy()
+
+    @app.get("/v1/decisions", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})
+    def decisions(
+        before: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+        limit: Annotated[int, Query(ge=1, le=500)] = 50,
+        kind: Kind | None = None,
+        reason: Annotated[str | None, Query(max_length=64)] = None,
+    ) -> DecisionPage:
+        """The decision log, newest first."""
+        rows = sidecar.decisions(before=before, limit=limit, kind=kind, reason=reason)
+        shown = [
+            DecisionRow(id=r.id, at_unix_s=r.at_unix_s, kind=r.kind, reason=r.reason, body=dict(r.body))
+            for r in rows
+        ]
+        return DecisionPage(decisions=shown, next_before=rows[-1].id if len(rows) == limit else None)
+
+
+def _add_override(app: FastAPI, sidecar: Sidecar, reads: Protect, writes: Protect) -> None:
+    @app.get("/v1/override", tags=["override"], dependencies=[Depends(reads)], responses={401: REFUSALS[401]})
+    async def override() -> dict[str, Any]:
+        """The order in force; mode `auto` when there is none."""
+        return sidecar.override()
+
+    @app.put("/v1/override", tags=["override"], dependencies=[Depends(writes)], responses=REFUSALS)
+    async def put_override(body: OverrideBody) -> dict[str, Any]:
+        """Put an order in force, instead of the one before."""
+        return await sidecar.set_override(body.request())
+
+    @app.delete("/v1/override", tags=["override"], dependencies=[Depends(writes)], responses=REFUSALS)
+    async def delete_override(reason: Printable = "", actor: Printable = "") -> dict[str, Any]:
+        """End the order in force; idempotent."""
+        return await sidecar.clear_override(reason, actor)

@@ -1,0 +1,68 @@
+"""Bodies of the REST API that carry rules of their own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from controller.sidecar import MAX_TTL_S, OverrideRequest
+from policies.types import Mode
+
+Printable = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class OverrideBody(BaseModel):
+    """What `PUT /v1/override` takes."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    mode: Mode
+    """`off`: depth 0 at every batch size.  `on`: `depth`, or the deepest built.  `native`: SGLang's own
+    policy.  `auto`: the policy; ends the order in force."""
+    depth: Annotated[int, Field(ge=0, le=64, strict=True)] | None = None
+    """Draft depth for mode `on`; a built one."""
+    ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S, allow_inf_nan=False)] | None = None
+    """Seconds after which the order ends by itself; null: never."""
+    reason: Annotated[Printable, Field(min_length=1)]
+    """Why; stands in the decision log and the status."""
+    actor: Printable = ""
+    """Who."""
+
+    def request(self) -> OverrideRequest:
+        """The same for the sidecar."""
+        return OverrideRequest(self.mode, self.depth, self.ttl_s, self.reason, self.actor)
+
+
+class DecisionRow(BaseModel):
+    """One row of the decision log."""
+
+    id: int
+    at_unix_s: float
+    kind: str
+    reason: str
+    body: dict[str, Any]
+
+
+class DecisionPage(BaseModel):
+    """Rows, newest first."""
+
+    decisions: list[DecisionRow]
+    next_before: int | None
+    """Give this as `before` for the next page; null: there is none."""
+
+
+class ErrorDetail(BaseModel):
+    """What is wrong, and where."""
+
+    field: str | None
+    message: str
+
+
+class ErrorBody(BaseModel):
+    """The body of every refusal."""
+
+    error: ErrorDetail
+
+
+Kind = Literal["decision", "override", "event"]

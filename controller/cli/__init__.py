@@ -1,0 +1,41 @@
+"""`specgov`: one module of this package per group of commands.
+
+Each module with a function `register(app)` adds its commands to the Typer app; modules whose names begin
+with an underscore are helpers.  Nothing else needs to know of a new command.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+
+import typer
+
+from controller.cli._common import EXIT_FAILED, fail
+from controller.errors import SpecgovError
+
+
+def make_app() -> typer.Typer:
+    """The app with all commands."""
+    app = typer.Typer(
+        name="specgov",
+        help="Decides, live, how deep an SGLang server should speculate.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    for module in sorted(info.name for info in pkgutil.iter_modules(__path__)):
+        if not module.startswith("_"):
+            importlib.import_module(f"{__name__}.{module}").register(app)
+    return app
+
+
+def main() -> None:
+    """Entry point; errors of ours become one line and an exit code."""
+    try:
+        make_app()()
+    except SpecgovError as error:
+        fail(str(error), EXIT_FAILED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(EXIT_FAILED)

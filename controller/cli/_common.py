@@ -1,0 +1,91 @@
+"""What the commands share: exit codes, talking to a running sidecar, printing."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import httpx
+import typer
+from rich.console import Console
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+"""The command could not do its work: sidecar or engine away, an order refused."""
+EXIT_USAGE = 2
+"""Wrong usage or a setting that breaks its rule."""
+EXIT_UNMET = 3
+"""The work is done and the answer is no: a preflight check failed, the sidecar does not govern."""
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+Url = Annotated[str, typer.Option("--url", envvar="SPECGOV_URL", help="The sidecar's API.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", envvar="SPECGOV_TOKEN_FILE", help="File with the API's token.")
+]
+DEFAULT_URL = "http://127.0.0.1:9470"
+
+
+def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
+    """Print `message` to standard error and end with `code`."""
+    err.print(f"[red]error:[/red] {_plain(message)}", soft_wrap=True)
+    sys.exit(code)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def show_json(value: Any) -> None:
+    """Print `value` as JSON, for programs."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+
+def call(method: str, url: str, path: str, token_file: Path | None, **request: Any) -> dict[str, Any]:
+    """The JSON answer of a running sidecar; ends the process with a message when there is none."""
+    try:
+        with httpx.Client(base_url=url, timeout=10, trust_env=False) as http:
+            answer = http.request(method, path, headers=_headers(token_file), **request)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        fail(f"no sidecar answers at {url}: {error}; is it running, and is --url right?")
+    try:
+        body = answer.json()
+    except ValueError:
+        fail(f"{url} does not answer like a specgov sidecar (HTTP {answer.status_code})")
+    if answer.is_success and isinstance(body, dict):
+        return body
+    fault = body.get("error") if isinstance(body, dict) else None
+    fail(fault["message"] if isinstance(fault, dict) else f"HTTP {answer.status_code}")
+
+
+def _headers(token_file: Path | None) -> dict[str, str]:
+    token = os.environ.get("SPECGOV_TOKEN")
+    if token_file is not None:
+        try:
+            token = token_file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            fail(f"--token-file {token_file}: {error.strerror}", EXIT_USAGE)
+    return {"authorization": f"Bearer {token}"} if token else {}
+
+
+def me() -> str:
+    """Who types."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+def duration_s(text: str) -> float:
+    """Seconds of `90`, `90s`, `30m`, `8h`, `2d`; raises `typer.BadParameter`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+    if not found:
+        raise typer.BadParameter(f"must be a number with s, m, h or d, such as 30m, got {text!r}")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]

@@ -1,0 +1,102 @@
+"""`specgov engine-flags` and `specgov preflight`: getting SGLang ready."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from controller import launch_flags
+from controller import settings as settings_module
+from controller.cli._common import EXIT_UNMET, EXIT_USAGE, Json, fail, out, show_json
+from controller.errors import SettingsError
+from controller.preflight import Check, Facts, Verdict, check, passed
+from controller.settings import EngineSettings
+
+_COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.UNKNOWN: "red"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("engine-flags")(engine_flags)
+    app.command()(preflight)
+
+
+def engine_flags(
+    *,
+    depths: Annotated[str, typer.Option(help="Draft depths to build; 0 is off.")] = "0,1,2,4",
+    config: Annotated[Path, typer.Option(help="Adaptive config file to write.")] = Path(
+        "specgov-adaptive.json"
+    ),
+    algorithm: Annotated[str, typer.Option(help="EAGLE or EAGLE3.")] = "EAGLE3",
+    draft_model: Annotated[str, typer.Option(help="Path of the draft model.")] = "DRAFT_MODEL",
+    as_json: Json = False,
+) -> None:
+    """Print the flags that SGLang must be started with, and write its adaptive config file."""
+    try:
+        wanted = launch_flags.parse_depths(depths)
+    except SettingsError as error:
+        fail(str(error), EXIT_USAGE)
+    try:
+        config.write_text(launch_flags.adaptive_config(wanted), encoding="utf-8")
+    except OSError as error:
+        fail(f"--config {config}: {error.strerror}", EXIT_USAGE)
+    flags = launch_flags.flags(wanted, str(config), algorithm=algorithm, draft_model=draft_model)
+    if as_json:
+        show_json({"flags": flags, "config": str(config), "depths": wanted})
+    else:
+        out.print(" \\\n".join(flags), soft_wrap=True, markup=False)
+
+
+def preflight(
+    *,
+    config: Annotated[Path | None, typer.Option(envvar="SPECGOV_CONFIG", help="Settings file.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Base URL of the SGLang server.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check that a server can be governed; exit code 3 when it cannot."""
+    try:
+        settings = settings_module.load(config, settings_module.nested({"engine.url": engine}))
+    except SettingsError as error:
+        fail(str(error), EXIT_USAGE)
+    checks = check(asyncio.run(_gather(settings.engine)))
+    if as_json:
+        show_json({"passed": passed(checks), "checks": [dataclasses.asdict(c) for c in checks]})
+    else:
+        out.print(_table(checks))
+        out.print("ready to be governed" if passed(checks) else "not ready: mend the failures from the top")
+    if not passed(checks):
+        raise typer.Exit(EXIT_UNMET)
+
+
+async def _gather(settings: EngineSettings) -> Facts:
+    from controller.scraper import read  # noqa: PLC0415  keeps the other commands quick
+    from controller.wiring import make_client  # noqa: PLC0415
+
+    client = make_client(settings)
+
+    async def ask(fetch: Any) -> tuple[Any, Any]:
+        reading = await read(fetch, time.monotonic)
+        return reading.record, reading.error
+
+    asked: list[Awaitable[tuple[Any, Any]]] = [
+        ask(f) for f in (client.server_info, client.control_state, client.loads, client.metrics)
+    ]
+    (info, control, loads, metrics) = await asyncio.gather(*asked)
+    await client.aclose()
+    return Facts(*info, *control, *loads, *metrics)
+
+
+def _table(checks: list[Check]) -> Table:
+    table = Table("check", "", "found", "what mends it", box=None, pad_edge=False)
+    for c in checks:
+        mend = "" if c.verdict is Verdict.PASS else c.mend
+        table.add_row(c.name, Text(str(c.verdict), _COLOURS[c.verdict]), Text(c.found), Text(mend))
+    return table

@@ -1,0 +1,189 @@
+"""`specgov status`, `override`, `decisions`, `explain`: a running sidecar's three-in-the-morning commands."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from controller.cli._common import (
+    DEFAULT_URL,
+    EXIT_UNMET,
+    EXIT_USAGE,
+    Json,
+    TokenFile,
+    Url,
+    call,
+    duration_s,
+    fail,
+    me,
+    out,
+    show_json,
+)
+
+MODES = ("off", "on", "native", "auto")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (status, override, decisions, explain):
+        app.command()(command)
+
+
+def status(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False) -> None:
+    """What happens now, on one screen; exit code 3 when something needs attention."""
+    state = call("GET", url, "/v1/status", token_file)
+    if as_json:
+        show_json(state)
+    else:
+        _print_status(state)
+    if state["conditions"]:
+        raise typer.Exit(EXIT_UNMET)
+
+
+def _print_status(state: dict[str, Any]) -> None:
+    out.print(Text(state["headline"], "bold"), soft_wrap=True)
+    if "load" not in state:
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, text in _status_lines(state):
+        table.add_row(Text(name, "dim"), Text(text))
+    out.print(table)
+    for active in state["conditions"]:
+        since = _ago(active["since_unix_s"])
+        out.print(Text(f"! {active['condition']} {since}: {active['message']}", "yellow"), soft_wrap=True)
+    for line in state["type"]:
+        out.print(Text(f"  {line}", "cyan"), soft_wrap=True)
+
+
+def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
+    load, depth, lease, engine = state["load"], state["depth"], state["lease"], state["engine"]
+    override = state["override"]
+    age = "age not known" if load["age_s"] is None else f"{load['age_s']:.1f} s old"
+    lines = [
+        ("mode", f"{state['mode']}, {_ago(state['mode_since_unix_s'])}"),
+        ("why", state["why"]),
+        ("load", f"{_known(load['running_reqs'])} running, {_known(load['queue_reqs'])} waiting, {age}"),
+        ("in force", _schedule(depth["in_force"])),
+        ("in use", _arm(depth["in_use"])),
+        ("effect", f"{state['effect']['state']}, for {state['effect']['for_s']:.0f} s"),
+        ("lease", f"{lease['state']}, {_known(lease['left_s'])} s left"),
+        ("engine", f"{engine['link']}: {engine['detail']}"),
+    ]
+    if override is not None:
+        end = override["expires_unix_s"]
+        until = "until it is ended" if end is None else f"until {_clock(end)}"
+        lines.insert(1, ("override", f"{override['detail']}, {until}"))
+    return lines
+
+
+def override(
+    mode: Annotated[str, typer.Argument(help="off, on, native or auto (which ends the order).")],
+    *,
+    depth: Annotated[int | None, typer.Option(help="Draft depth for on; the deepest if left out.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="Ends by itself after e.g. 90s, 30m, 8h, 2d.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; others will read it.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Who; your login name if left out.")] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """Take over, or hand back: off | on | native | auto."""
+    if mode not in MODES:
+        fail(f"the mode must be one of {', '.join(MODES)}, got {mode!r}", EXIT_USAGE)
+    if mode != "auto" and not reason:
+        fail('--reason "..." is needed: whoever comes after you will ask', EXIT_USAGE)
+    body = {
+        "mode": mode,
+        "depth": depth,
+        "ttl_s": duration_s(ttl) if ttl else None,
+        "reason": reason or "ended",
+        "actor": actor or me(),
+    }
+    order = call("PUT", url, "/v1/override", token_file, json=body)
+    if as_json:
+        show_json(order)
+        return
+    end = order.get("expires_unix_s")
+    until = "" if order["mode"] == "auto" else f", until {_clock(end) if end else 'it is ended'}"
+    out.print(f"{order['mode']}{until}", markup=False)
+    if not order["durable"]:
+        out.print("in force, but not on disk: it is gone if the sidecar restarts", markup=False)
+
+
+def decisions(
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Rows, newest first.")] = 20,
+    before: Annotated[int | None, typer.Option(help="Rows older than this id.")] = None,
+    kind: Annotated[str | None, typer.Option(help="decision, override or event.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only this reason.")] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """What was decided, by whom and why."""
+    given = {"limit": limit, "before": before, "kind": kind, "reason": reason}
+    query = {key: value for key, value in given.items() if value is not None}
+    page = call("GET", url, "/v1/decisions", token_file, params=query)
+    if as_json:
+        show_json(page)
+        return
+    table = Table("id", "when", "kind", "reason", "detail", box=None, pad_edge=False)
+    for row in page["decisions"]:
+        detail = Text(str(row["body"].get("detail", "")))
+        table.add_row(str(row["id"]), _clock(row["at_unix_s"]), row["kind"], row["reason"], detail)
+    out.print(table)
+
+
+def explain(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False) -> None:
+    """Why this depth now, with the numbers, and what would change it."""
+    said = call("GET", url, "/v1/explain", token_file)
+    if as_json:
+        show_json(said)
+        return
+    for line in said["because"]:
+        out.print(Text(line), soft_wrap=True)
+    evidence = (said["decision"] or {}).get("evidence") or {}
+    for name, value in evidence.items():
+        out.print(Text(f"  {name}: {value}", "dim"), soft_wrap=True)
+    if said["would_change"]:
+        out.print(Text("what would change it:", "bold"))
+    for line in said["would_change"]:
+        out.print(Text(f"  {line}"), soft_wrap=True)
+
+
+def _known(value: Any) -> str:
+    if value is None:
+        return "?"
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def _arm(arm: dict[str, Any] | None) -> str:
+    if arm is None:
+        return "not known"
+    return f"depth {arm['depth']}" + ("" if arm["depth"] else f" ({arm['gear']})")
+
+
+def _schedule(rows: list[dict[str, Any]] | None) -> str:
+    if not rows:
+        return "SGLang's own choice"
+    return ", ".join(
+        f"from {row['min_batch_size']}: {row['depth']}" + ("" if row["depth"] else f" {row['gear']}")
+        for row in rows
+    )
+
+
+def _ago(unix_s: float) -> str:
+    seconds = max(0, int(time.time() - unix_s))
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"for {seconds // size} {unit}"
+    return f"for {seconds} s"
+
+
+def _clock(unix_s: float) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

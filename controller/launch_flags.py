@@ -1,0 +1,54 @@
+"""How SGLang must be started to be governed.  Pure.
+
+Each depth that may ever be asked for must be a candidate of SGLang's adaptive controller, which builds one
+runtime state per candidate at start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from controller.errors import SettingsError
+
+MAX_DEPTH = 16
+
+
+def parse_depths(text: str) -> list[int]:
+    """`0,1,2,4` as sorted numbers; raises `SettingsError`."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isascii() and part.isdigit() and int(part) <= MAX_DEPTH for part in parts):
+        raise SettingsError(
+            f"--depths must be numbers 0..{MAX_DEPTH} with commas, such as 0,1,2,4, got {text!r}"
+        )
+    depths = sorted({int(part) for part in parts})
+    if depths[-1] == 0:
+        raise SettingsError(f"--depths must name a depth above 0 to speculate at, got {text!r}")
+    return depths
+
+
+def adaptive_config(depths: Sequence[int]) -> str:
+    """The file for `--speculative-adaptive-config`: the same candidates at every batch size.
+
+    What SGLang's own rule would do with them matters only while no plan is in force.
+    """
+    return json.dumps({"1": {"candidate_steps": list(depths)}}, indent=2) + "\n"
+
+
+def flags(depths: Sequence[int], config: str, *, algorithm: str, draft_model: str) -> list[str]:
+    """The launch flags.
+
+    The server starts at the largest candidate: releases up to 0.5.19 fail to start on Triton otherwise,
+    and buffers are sized for it in any case.
+    """
+    deepest = max(depths)
+    return [
+        f"--speculative-algorithm {algorithm}",
+        f"--speculative-draft-model-path {draft_model}",
+        f"--speculative-num-steps {deepest}",
+        "--speculative-eagle-topk 1",
+        f"--speculative-num-draft-tokens {deepest + 1}",
+        "--speculative-adaptive",
+        f"--speculative-adaptive-config {config}",
+        "--enable-metrics",
+    ]

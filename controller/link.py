@@ -1,0 +1,85 @@
+"""What stands at the other end: an engine that can be controlled, or why not.  Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from controller.control_state import PROTOCOL, ControlState
+from controller.errors import (
+    EngineBadAnswerError,
+    EngineError,
+    EngineNotFoundError,
+    EngineUnauthorizedError,
+)
+from controller.exposition import ServerInfo
+
+
+class Link(StrEnum):
+    """State of the connection to the engine's control side."""
+
+    READY = "ready"
+    UNREACHABLE = "unreachable"
+    UNAUTHORIZED = "unauthorized"
+    NO_PLUGIN = "no_plugin"
+    SPECULATION_OFF = "speculation_off"
+    NOT_CONTROLLABLE = "not_controllable"
+    WRONG_VERSION = "wrong_version"
+    NOT_SGLANG = "not_sglang"
+
+
+REMEDY = {
+    Link.READY: "",
+    Link.UNREACHABLE: "check engine.url and that the server is up: curl URL/health",
+    Link.UNAUTHORIZED: "set engine.admin_api_key_file (or engine.api_key_file) to the server's key",
+    Link.NO_PLUGIN: "pip install --no-deps specgov in SGLang's environment, then restart SGLang",
+    Link.SPECULATION_OFF: "start SGLang with the flags of: specgov engine-flags --depths 0,1,2,4",
+    Link.NOT_CONTROLLABLE: "run: specgov preflight",
+    Link.WRONG_VERSION: "install the same specgov release beside and inside SGLang",
+    Link.NOT_SGLANG: "check engine.url: what answers there is not SGLang",
+}
+"""What mends each state."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """A state and the sentence that explains it."""
+
+    link: Link
+    detail: str
+
+    @property
+    def remedy(self) -> str:
+        """What mends it; empty when nothing needs mending."""
+        return REMEDY[self.link]
+
+
+def classify(control: ControlState | None, error: EngineError | None, info: ServerInfo | None) -> LinkState:
+    """Judge the latest answer of `GET /speculation`, with what `/server_info` says if that is known."""
+    if control is None:
+        return _from_error(error, info)
+    if control.protocol != PROTOCOL:
+        detail = f"the plugin speaks protocol {control.protocol}, this sidecar {PROTOCOL}"
+        return LinkState(Link.WRONG_VERSION, detail)
+    if control.controllable:
+        return LinkState(Link.READY, f"SGLang {control.sglang_version}, plugin {control.plugin_version}")
+    if info is not None and info.version and info.speculative_algorithm is None:
+        return LinkState(Link.SPECULATION_OFF, "the server runs without speculation")
+    return LinkState(Link.NOT_CONTROLLABLE, control.reason or "the plugin gives no reason")
+
+
+def _from_error(error: EngineError | None, info: ServerInfo | None) -> LinkState:
+    if isinstance(error, EngineNotFoundError):
+        return LinkState(Link.NO_PLUGIN, _without_plugin(info))
+    if isinstance(error, EngineUnauthorizedError):
+        return LinkState(Link.UNAUTHORIZED, str(error))
+    if isinstance(error, EngineBadAnswerError):
+        return LinkState(Link.NOT_SGLANG, str(error))
+    return LinkState(Link.UNREACHABLE, str(error) if error else "not asked yet")
+
+
+def _without_plugin(info: ServerInfo | None) -> str:
+    if info is None:
+        return "the server has no /speculation endpoint"
+    algorithm = info.speculative_algorithm or "no speculation"
+    return f"SGLang {info.version} with {algorithm} has no /speculation endpoint: the plugin is not loaded"

@@ -1,0 +1,233 @@
+"""The control loop: observe, propose, guard, apply, record.
+
+`tick` is one turn and returns all that came of it; `run` only waits and calls it.  The loop's clock is
+monotonic; wall time is taken only for what people read and for when an override ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller.conditions import ActiveCondition, ConditionBoard, judge
+from controller.control_state import ControlState
+from controller.effect import EffectState, EffectTracker
+from controller.errors import EngineError
+from controller.exposition import ServerInfo
+from controller.link import Link, LinkState, classify
+from controller.observer import Observer
+from controller.overrides import Override, Overrides
+from controller.scraper import Scrape, Scraper
+from controller.steering import Lease, Steered, Steering
+from policies.base import Policy
+from policies.types import Action, Decision, Observation, Reason
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TickResult:
+    """All that one turn saw, decided and brought about."""
+
+    now_s: float
+    now_unix_s: float
+    duration_s: float
+    scrape: Scrape
+    link: LinkState
+    observation: Observation
+    decision: Decision
+    shadow: Decision | None
+    """What the shadow policy would do."""
+    override: Override | None
+    fleet_override: Override | None
+    """The fleet's order, also where one on this pod is in force instead."""
+    override_ended: Override | None
+    """An override that ended by itself in this turn."""
+    steered: Steered
+    effect: EffectState
+    conditions: tuple[ActiveCondition, ...]
+    control: ControlState | None
+    """The control side's last answer, from this turn or an earlier one."""
+    info: ServerInfo | None
+
+
+class Recorder(Protocol):
+    """Takes note of every turn: metrics, decision log, log lines."""
+
+    def record(self, result: TickResult) -> None:
+        """Called at the end of each turn; blocking work is done in a thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoopParams:
+    """See `LoopSettings`."""
+
+    period_s: float
+    dry_run: bool
+    shut_down_within_s: float = 5.0
+
+
+class ControlLoop:
+    """One engine, one policy."""
+
+    def __init__(
+        self,
+        params: LoopParams,
+        *,
+        scraper: Scraper,
+        observer: Observer,
+        policy: Policy,
+        shadow: Policy | None,
+        overrides: Overrides,
+        steering: Steering,
+        effects: EffectTracker,
+        conditions: ConditionBoard,
+        recorders: tuple[Recorder, ...],
+        store_problem: Callable[[], str | None],
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._params = params
+        self._scraper = scraper
+        self._observer = observer
+        self._policy = policy
+        self._shadow = shadow
+        self._overrides = overrides
+        self._steering = steering
+        self._effects = effects
+        self._conditions = conditions
+        self._recorders = recorders
+        self._store_problem = store_problem
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._control: ControlState | None = None
+        self._info: ServerInfo | None = None
+        self._link = LinkState(Link.UNREACHABLE, "not asked yet")
+        self._epoch = 0
+        self._wake = asyncio.Event()
+        self.last: TickResult | None = None
+        """The latest turn."""
+        self.failed_ticks = 0
+
+    async def tick(self, now_s: float) -> TickResult:
+        """One turn at `now_s` of the loop's clock."""
+        now_unix_s = self._wall_clock()
+        scrape = await self._scraper.scrape(now_s, restarted=self._observer.epoch != self._epoch)
+        self._epoch = self._observer.epoch
+        self._note(scrape)
+        ended = self._overrides.end_if_over(now_unix_s)
+        override = self._overrides.current(now_unix_s)
+        seen = self._observer.observe(scrape.sample, max(now_s, scrape.sample.at_s))
+        observation = dataclasses.replace(seen, directive=override.directive if override else None)
+        decision = self._policy.decide(observation)
+        shadow = self._shadow.decide(observation) if self._shadow else None
+        fresh = scrape.sample.control if self._link.link is Link.READY else None
+        steered = await self._steering.apply(decision, fresh, self._clock())
+        effect = self._effects.update(
+            self._clock(),
+            wanted=steered.wanted,
+            acknowledged=steered.acknowledged,
+            obstacle=self._obstacle(decision, steered),
+            control=fresh,
+        )
+        result = TickResult(
+            now_s=now_s,
+            now_unix_s=now_unix_s,
+            duration_s=self._clock() - now_s,
+            scrape=scrape,
+            link=self._link,
+            observation=observation,
+            decision=decision,
+            shadow=shadow,
+            override=override,
+            fleet_override=self._overrides.fleet(now_unix_s),
+            override_ended=ended,
+            steered=steered,
+            effect=effect,
+            conditions=self._judge(decision, steered, effect, scrape, now_unix_s),
+            control=self._control,
+            info=self._info,
+        )
+        self.last = result
+        for recorder in self._recorders:
+            await asyncio.to_thread(recorder.record, result)
+        return result
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Tick every period until `stop` is set, then give the lease back."""
+        try:
+            while not stop.is_set():
+                began_s = self._clock()
+                await self._survive(began_s)
+                self._wake.clear()
+                left_s = self._params.period_s - (self._clock() - began_s)
+                await self._wait(stop, max(left_s, self._params.period_s / 10))
+        finally:
+            await self._shut_down()
+
+    def wake(self) -> None:
+        """Tick now instead of at the end of the period: an operator has spoken."""
+        self._wake.set()
+
+    async def _survive(self, now_s: float) -> None:
+        try:
+            await self.tick(now_s)
+        except Exception:
+            self.failed_ticks += 1
+            log.exception("a turn failed", extra={"repeat_key": "tick"})
+
+    async def _wait(self, stop: asyncio.Event, seconds: float) -> None:
+        waits = [asyncio.create_task(event.wait(), name="specgov-wait") for event in (stop, self._wake)]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _shut_down(self) -> None:
+        try:
+            async with asyncio.timeout(self._params.shut_down_within_s):
+                await self._steering.shut_down()
+        except (EngineError, TimeoutError) as error:
+            log.warning("the lease could not be given back, it ends by itself: %s", error)
+        with contextlib.suppress(Exception):
+            await self._scraper.aclose()
+
+    def _note(self, scrape: Scrape) -> None:
+        sample = scrape.sample
+        self._control = sample.control or self._control
+        self._info = sample.info or self._info
+        self._link = classify(sample.control, scrape.errors.get("speculation"), self._info)
+
+    def _obstacle(self, decision: Decision, steered: Steered) -> str | None:
+        """Why control that is wanted cannot be tried."""
+        if self._params.dry_run or decision.action is Action.RELEASE:
+            return None
+        if self._link.link is not Link.READY:
+            return self._link.detail
+        if steered.lease is Lease.FOREIGN:
+            return f"{steered.holder} holds the lease"
+        return decision.detail if decision.reason is Reason.NOT_BUILT else None
+
+    def _judge(
+        self, decision: Decision, steered: Steered, effect: EffectState, scrape: Scrape, now_unix_s: float
+    ) -> tuple[ActiveCondition, ...]:
+        loads, control = scrape.sample.loads, scrape.sample.control
+        problems = (*(loads.problems if loads else ()), *(control.problems if control else ()))
+        messages = judge(
+            link=self._link,
+            decision=decision,
+            steered=steered,
+            effect=effect,
+            control=control,
+            problems=problems,
+            store_problem=self._store_problem(),
+            fleet_problem=self._overrides.fleet_problem,
+            dry_run=self._params.dry_run,
+        )
+        return self._conditions.update(messages, now_unix_s)

@@ -1,0 +1,184 @@
+"""Whether a server runs as control needs it.  Pure: facts in, verdicts out, each with what mends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from controller.control_state import PROTOCOL, ControlState
+from controller.errors import EngineError
+from controller.exposition import LoadSample, ServerInfo
+from controller.link import Link, classify
+
+OLDEST, NEWEST = (0, 5, 17), (0, 5, 23)
+"""SGLang releases that were tried, inclusive; the plugin's own table decides in the end."""
+
+
+class Verdict(StrEnum):
+    """Outcome of a check."""
+
+    PASS = "pass"  # noqa: S105  no password
+    WARN = "warn"
+    """Control works, with something less."""
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+    """Could not be checked; counts as failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    mend: str = ""
+    """The flag or the step that mends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was asked and answered; `None`: no answer, for the reason beside it."""
+
+    info: ServerInfo | None
+    info_error: EngineError | None
+    control: ControlState | None
+    control_error: EngineError | None
+    loads: LoadSample | None
+    loads_error: EngineError | None
+    metrics: LoadSample | None
+    metrics_error: EngineError | None
+
+
+def check(facts: Facts) -> list[Check]:
+    """All checks, in the order in which they are worth mending."""
+    return [*_server(facts), *_speculation(facts.info), *_plugin(facts), *_signals(facts)]
+
+
+def passed(checks: list[Check]) -> bool:
+    """Whether control will work."""
+    return all(c.verdict in (Verdict.PASS, Verdict.WARN) for c in checks)
+
+
+def _server(facts: Facts) -> Iterator[Check]:
+    info = facts.info
+    if info is None:
+        found = str(facts.info_error or "no answer")
+        yield Check("server", Verdict.FAIL, found, "check --engine and the key: engine.api_key_file")
+        return
+    yield Check("server", Verdict.PASS, f"SGLang {info.version}, model {info.model}")
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", info.version or "")
+    tried = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
+    mend = f"use a release from {tried}, or watch the plugin's verdict below"
+    if match is None:
+        yield Check("version", Verdict.UNKNOWN, f"version {info.version!r}", mend)
+        return
+    inside = OLDEST <= tuple(map(int, match.groups())) <= NEWEST
+    yield Check("version", Verdict.PASS if inside else Verdict.WARN, f"{info.version}; tried: {tried}", mend)
+
+
+def _speculation(info: ServerInfo | None) -> Iterator[Check]:
+    if info is None:
+        return
+    off = info.speculative_algorithm is None
+    known = info.speculative_algorithm in ("EAGLE", "EAGLE3")
+    yield _check(
+        "algorithm",
+        known,
+        "speculation is off" if off else str(info.speculative_algorithm),
+        "--speculative-algorithm EAGLE3 --speculative-draft-model-path DRAFT (EAGLE or EAGLE3)",
+    )
+    if off:
+        return
+    yield _check("topk", _is(info.topk, 1), f"topk {info.topk}", "--speculative-eagle-topk 1")
+    steps, tokens = info.num_steps, info.num_draft_tokens
+    matched = None if steps is None or tokens is None else tokens == steps + 1
+    wanted = "" if steps is None else f" {steps + 1}"
+    yield _check(
+        "draft tokens",
+        matched,
+        f"{steps} steps, {tokens} draft tokens",
+        f"--speculative-num-draft-tokens{wanted or ' STEPS+1'}",
+    )
+    yield _check(
+        "overlap",
+        None if info.overlap_disabled is None else not info.overlap_disabled,
+        "overlap scheduler off" if info.overlap_disabled else "overlap scheduler on",
+        "leave out --disable-overlap-schedule",
+    )
+    yield _check(
+        "adaptive",
+        info.adaptive,
+        "adaptive" if info.adaptive else "no adaptive controller",
+        "--speculative-adaptive --speculative-adaptive-config FILE; see specgov engine-flags",
+    )
+    attention = None if info.dp_attention is None else not info.dp_attention
+    yield _check(
+        "attention", attention, f"DP attention {info.dp_attention}", "leave out --enable-dp-attention"
+    )
+
+
+def _plugin(facts: Facts) -> Iterator[Check]:
+    control = facts.control
+    state = classify(control, facts.control_error, facts.info)
+    found = f"{state.link}: {state.detail}"
+    if control is None:
+        yield Check("plugin", Verdict.FAIL, found, state.remedy)
+        return
+    spoken = f"plugin {control.plugin_version}, protocol {control.protocol}"
+    yield _check(
+        "plugin", control.protocol == PROTOCOL, spoken, "install the same specgov release on both sides"
+    )
+    yield Check(
+        "control",
+        Verdict.PASS if state.link is Link.READY else Verdict.FAIL,
+        found,
+        state.remedy if state.link is not Link.NOT_CONTROLLABLE else (control.reason or "see SGLang's log"),
+    )
+    depths = ", ".join(map(str, control.built_depths)) or "none"
+    several = 0 in control.built_depths and len(control.built_depths) > 1
+    yield _check(
+        "depths",
+        several,
+        f"built: {depths}",
+        "candidate_steps with 0 and others: specgov engine-flags --depths 0,1,2,4",
+    )
+    plain = control.plain_decode
+    yield Check(
+        "plain decode",
+        Verdict.PASS if plain else Verdict.WARN,
+        "depth 0 runs as plain decoding"
+        if plain
+        else f"no: {control.plain_decode_reason or 'no reason given'}",
+        "" if plain else "off works, at SGLang's own cost of depth 0",
+    )
+    agree = Verdict.FAIL if control.ranks_agree is False else Verdict.PASS
+    yield Check("ranks", agree, f"agree: {control.ranks_agree}", "restart SGLang; report it")
+
+
+def _signals(facts: Facts) -> Iterator[Check]:
+    key = "engine.api_key_file, if the server has an api key"
+    yield _signal("loads", facts.loads, facts.loads_error, key)
+    yield _signal("metrics", facts.metrics, facts.metrics_error, "--enable-metrics")
+
+
+def _signal(name: str, sample: LoadSample | None, error: EngineError | None, mend: str) -> Check:
+    if sample is None:
+        return Check(name, Verdict.FAIL, str(error or "no answer"), mend)
+    if sample.problems:
+        return Check(
+            name, Verdict.WARN, "; ".join(sample.problems[:5]), "this release may have renamed fields"
+        )
+    return Check(name, Verdict.PASS, f"{len(sample.ranks)} DP rank(s)")
+
+
+def _check(name: str, holds: bool | None, found: str, mend: str) -> Check:
+    if holds is None:
+        return Check(name, Verdict.UNKNOWN, f"not stated ({found})", mend)
+    return Check(name, Verdict.PASS if holds else Verdict.FAIL, found, "" if holds else mend)
+
+
+def _is(value: int | None, wanted: int) -> bool | None:
+    return None if value is None else value == wanted

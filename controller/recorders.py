@@ -1,0 +1,115 @@
+"""Takes note of turns in which something changed: rows of the decision log, lines of the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from controller.audit import Audit
+from controller.control_state import schedule_to_json
+from controller.loop import TickResult
+from controller.overrides import Override
+from policies.types import Arm, Decision, Schedule
+
+log = logging.getLogger("specgov")
+
+
+class DecisionRecorder:
+    """Logs a decision when it is another than the one before, and what became of it."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._decision: Decision | None = None
+        self._effect: str | None = None
+        self._link: str | None = None
+        self._epoch = 0
+        self._conditions: frozenset[str] = frozenset()
+
+    def record(self, result: TickResult) -> None:
+        """Log what changed in this turn."""
+        if _differs(result.decision, self._decision):
+            self._note(result, "decision", str(result.decision.reason), decision_to_json(result.decision))
+        self._decision = result.decision
+        if result.override_ended is not None:
+            self._note(result, "override", "expired", override_to_json(result.override_ended))
+        if result.effect.effect != self._effect:
+            self._effect = result.effect.effect
+            detail = {"effect": self._effect, "detail": result.effect.detail}
+            self._note(result, "event", f"effect_{self._effect}", detail)
+        if result.link.link != self._link:
+            self._link = result.link.link
+            self._note(result, "event", f"link_{self._link}", {"detail": result.link.detail})
+        if result.observation.engine_epoch != self._epoch:
+            self._epoch = result.observation.engine_epoch
+            self._note(result, "event", "engine_restart", {"engine_epoch": self._epoch})
+        self._note_conditions(result)
+        self._audit.flush()
+
+    def _note_conditions(self, result: TickResult) -> None:
+        now = {str(active.condition): active.message for active in result.conditions}
+        for name in now.keys() - self._conditions:
+            self._note(result, "event", f"condition_{name}", {"active": True, "detail": now[name]})
+        for name in self._conditions - now.keys():
+            self._note(result, "event", f"condition_{name}", {"active": False, "detail": "over"})
+        self._conditions = frozenset(now)
+
+    def _note(self, result: TickResult, kind: str, reason: str, body: dict[str, Any]) -> None:
+        self._audit.append(result.now_unix_s, kind, reason, body)
+        log.info("%s %s: %s", kind, reason, body.get("detail", ""), extra={"fields": {"kind": kind, **body}})
+
+
+def _differs(new: Decision, old: Decision | None) -> bool:
+    """Whether a person would call it another decision; evidence and wording change every turn."""
+    if old is None:
+        return True
+    return (new.action, new.reason, new.schedule, new.probe) != (
+        old.action,
+        old.reason,
+        old.schedule,
+        old.probe,
+    )
+
+
+def decision_to_json(decision: Decision) -> dict[str, Any]:
+    """A decision, JSON-ready."""
+    return {
+        "action": str(decision.action),
+        "reason": str(decision.reason),
+        "detail": decision.detail,
+        "schedule": schedule_or_none(decision.schedule),
+        "probe": None
+        if decision.probe is None
+        else {
+            **arm_to_json(decision.probe.arm),
+            "every_steps": decision.probe.every_steps,
+            "burst_steps": decision.probe.burst_steps,
+            "min_batch_size": decision.probe.min_batch_size,
+            "max_batch_size": decision.probe.max_batch_size,
+            "bursts": decision.probe.bursts,
+        },
+        "evidence": dict(decision.evidence),
+    }
+
+
+def schedule_or_none(schedule: Schedule | None) -> list[dict[str, Any]] | None:
+    """A table, JSON-ready."""
+    return None if schedule is None else schedule_to_json(schedule)
+
+
+def arm_to_json(arm: Arm) -> dict[str, Any]:
+    """An arm, JSON-ready."""
+    return {"depth": arm.depth, "gear": str(arm.gear)}
+
+
+def override_to_json(override: Override) -> dict[str, Any]:
+    """An override, JSON-ready."""
+    return {
+        "mode": str(override.mode),
+        "depth": override.depth,
+        "reason": override.reason,
+        "actor": override.actor,
+        "set_unix_s": override.set_unix_s,
+        "expires_unix_s": override.expires_unix_s,
+        "scope": override.scope,
+        "detail": f"{override.mode} by {override.actor or 'someone'}: {override.reason}",
+    }

@@ -1,0 +1,86 @@
+"""Runs a sidecar: the control loop and the HTTP server side by side, until a signal ends both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from controller.errors import SettingsError, SpecgovError
+from controller.settings import ApiSettings
+from controller.wiring import Assembly
+
+log = logging.getLogger("specgov")
+SHUT_DOWN_WITHIN_S = 10.0
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: the lease is given back before the process ends."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def listen(settings: ApiSettings) -> socket.socket:
+    """The API's socket; raises `SettingsError` when it cannot be had."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        at = f"{settings.host}:{settings.port}"
+        raise SettingsError(f"api.host and api.port must be free to listen on, got {at}: {error}") from None
+
+
+async def serve(assembly: Assembly, listener: socket.socket, *, stop: asyncio.Event | None = None) -> None:
+    """Run until SIGTERM, SIGINT or `stop`; raises `SpecgovError` when a part ends by itself."""
+    stop = stop or asyncio.Event()
+    server = make_server(assembly.app)
+    handled = (signal.SIGTERM, signal.SIGINT)
+    for number in handled:
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    parts = [
+        asyncio.create_task(assembly.sidecar.loop.run(stop), name="control loop"),
+        asyncio.create_task(server.serve(sockets=[listener]), name="HTTP server"),
+    ]
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait([*parts, stopped], return_when=asyncio.FIRST_COMPLETED)
+        unexpected = [part for part in parts if part.done() and not stop.is_set()]
+    finally:
+        stop.set()
+        server.should_exit = True
+        stopped.cancel()
+        await _end(parts)
+        for number in handled:
+            asyncio.get_running_loop().remove_signal_handler(number)
+        await assembly.aclose()
+    for part in unexpected:
+        raise SpecgovError(f"the {part.get_name()} ended by itself") from part.exception()
+
+
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """The HTTP server, without access log."""
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+        server_header=False,
+    )
+    return _Server(config)
+
+
+async def _end(parts: list[asyncio.Task[None]]) -> None:
+    _, late = await asyncio.wait(parts, timeout=SHUT_DOWN_WITHIN_S)
+    for part in late:
+        log.error("the %s did not end within %g s", part.get_name(), SHUT_DOWN_WITHIN_S)
+        part.cancel()
+    await asyncio.gather(*parts, return_exceptions=True)

@@ -1,0 +1,163 @@
+"""The running sidecar as its API, its page and its demo see it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from controller import views
+from controller.audit import Audit
+from controller.errors import OverrideError
+from controller.loop import ControlLoop
+from controller.overrides import Override, Overrides
+from controller.recorders import decision_to_json, override_to_json, schedule_or_none
+from controller.settings import Settings
+from controller.store import LogRow
+from controller.tokens import TokenSource
+from policies.override import arm_for
+from policies.types import Directive, Mode
+
+MAX_TTL_S = 30 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class OverrideRequest:
+    """An order as it is given."""
+
+    mode: Mode
+    depth: int | None
+    ttl_s: float | None
+    reason: str
+    actor: str
+
+
+class Sidecar:
+    """Reads from the loop, writes overrides."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        loop: ControlLoop,
+        overrides: Overrides,
+        audit: Audit,
+        registry: CollectorRegistry,
+        token: TokenSource,
+        policy_name: str,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.settings = settings
+        self.loop = loop
+        self.registry = registry
+        self.token = token
+        self._overrides = overrides
+        self._audit = audit
+        self._policy_name = policy_name
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._mode_since_unix_s = wall_clock()
+
+    def status(self) -> dict[str, Any]:
+        """The whole state on one page."""
+        override = self._overrides.current(self._wall_clock())
+        since = override.set_unix_s if override else self._mode_since_unix_s
+        return views.status(
+            self.loop.last, now_s=self._clock(), since_unix_s=since, dry_run=self.settings.dry_run
+        )
+
+    def explain(self) -> dict[str, Any]:
+        """Why this depth now, and what would change it."""
+        return views.explain(self.loop.last)
+
+    def policy(self) -> dict[str, Any]:
+        """The policy in force, its parameters, its schedule, and the shadow."""
+        last, settings = self.loop.last, self.settings
+        shadow = settings.policy.shadow
+        return {
+            "name": self._policy_name,
+            "params": dataclasses.asdict(settings.params_of(self._policy_name)),
+            "guards": dataclasses.asdict(settings.guards),
+            "decision": decision_to_json(last.decision) if last else None,
+            "schedule": schedule_or_none(last.steered.wanted.schedule)
+            if last and last.steered.wanted
+            else None,
+            "shadow": {
+                "name": shadow,
+                "params": dataclasses.asdict(settings.params_of(shadow)),
+                "decision": decision_to_json(last.shadow) if last and last.shadow else None,
+            }
+            if shadow
+            else None,
+        }
+
+    def override(self) -> dict[str, Any]:
+        """The order in force; mode `auto` when there is none."""
+        order = self._overrides.current(self._wall_clock())
+        if order is None:
+            return {"mode": str(Mode.AUTO), "durable": self._overrides.problem is None}
+        return {**override_to_json(order), "durable": self._overrides.problem is None}
+
+    async def set_override(self, request: OverrideRequest) -> dict[str, Any]:
+        """Put an order in force; raises `OverrideError` when it cannot be carried out."""
+        self._check(request)
+        now = self._wall_clock()
+        order = Override(
+            request.mode,
+            request.depth,
+            request.reason,
+            request.actor,
+            set_unix_s=now,
+            expires_unix_s=now + request.ttl_s if request.ttl_s is not None else None,
+        )
+        await asyncio.to_thread(self._overrides.set, order)
+        return await self._ordered(order)
+
+    async def clear_override(self, reason: str, actor: str) -> dict[str, Any]:
+        """End this pod's order; does nothing when there is none."""
+        if self._overrides.pod(self._wall_clock()) is None:
+            return self.override()
+        order = Override(Mode.AUTO, None, reason, actor, self._wall_clock(), None)
+        await asyncio.to_thread(self._overrides.clear)
+        return await self._ordered(order)
+
+    async def _ordered(self, order: Override) -> dict[str, Any]:
+        if order.mode is Mode.AUTO:
+            self._mode_since_unix_s = order.set_unix_s
+        body = override_to_json(order)
+        await asyncio.to_thread(self._audit.append, order.set_unix_s, "override", str(order.mode), body)
+        self.loop.wake()
+        return self.override()
+
+    def _check(self, request: OverrideRequest) -> None:
+        if self.settings.dry_run and request.mode is not Mode.AUTO:
+            raise OverrideError(None, "this sidecar runs dry: set dry_run = false and restart it first")
+        if request.depth is not None and request.mode is not Mode.ON:
+            raise OverrideError("depth", f"depth goes with mode on only, got mode {request.mode}")
+        built = self.loop.last.observation.built if self.loop.last else ()
+        if not built or request.mode in (Mode.AUTO, Mode.NATIVE):
+            return  # an engine that is away may have built it; if not, the status will say so
+        if arm_for(Directive(request.mode, request.depth), built) is None:
+            depths = ", ".join(sorted({str(arm.depth) for arm in built}))
+            field = "depth" if request.mode is Mode.ON else "mode"
+            wanted = request.depth if request.mode is Mode.ON else 0
+            message = f"{field} must lead to a built depth ({depths}), got {wanted}; see specgov engine-flags"
+            raise OverrideError(field, message)
+
+    def decisions(
+        self, *, before: int | None, limit: int, kind: str | None, reason: str | None
+    ) -> list[LogRow]:
+        """Rows of the decision log, newest first."""
+        return self._audit.page(before=before, limit=limit, kind=kind, reason=reason)
+
+    def healthy(self) -> bool:
+        """Whether the loop turns: the latest turn is not older than ten periods and ten seconds."""
+        last = self.loop.last
+        if last is None:
+            return True
+        return self._clock() - last.now_s < 10 * self.settings.loop.period_s + 10

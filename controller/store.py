@@ -1,0 +1,197 @@
+"""The state database: SQLite, one writer, every commit on disk before it is acknowledged.
+
+`PRAGMA user_version` is the schema's version; `MIGRATIONS[n]` leads from version n to n + 1.  A database of
+a later version is refused and left alone.  The exclusive lock keeps a second sidecar out.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller.errors import StoreError
+
+MIGRATIONS: Sequence[str] = (
+    """
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+    CREATE TABLE override (
+        id INTEGER PRIMARY KEY CHECK (id = 1), mode TEXT NOT NULL, depth INTEGER, reason TEXT NOT NULL,
+        actor TEXT NOT NULL, set_unix_s REAL NOT NULL, expires_unix_s REAL
+    ) STRICT;
+    CREATE TABLE log (
+        id INTEGER PRIMARY KEY, at_unix_s REAL NOT NULL, kind TEXT NOT NULL, reason TEXT NOT NULL,
+        body TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE learned (
+        key TEXT PRIMARY KEY, at_unix_s REAL NOT NULL, state TEXT NOT NULL
+    ) STRICT;
+    """,
+)
+TRIM_EVERY = 64
+"""Rows written between two looks at the bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One line of the decision log."""
+
+    id: int
+    at_unix_s: float
+    kind: str
+    """`decision`, `override` or `event`."""
+    reason: str
+    body: Mapping[str, Any]
+    """JSON-ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOverride:
+    """An override as it is kept."""
+
+    mode: str
+    depth: int | None
+    reason: str
+    actor: str
+    set_unix_s: float
+    expires_unix_s: float | None
+
+
+class Store:
+    """One database; all methods may be called from any thread and raise `StoreError`."""
+
+    def __init__(self, path: Path, *, max_rows: int, max_bytes: int) -> None:
+        """Open, create or migrate the database at `path`, which may be `:memory:`."""
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._written = 0
+        self.path = path
+        try:
+            if str(path) != ":memory:":
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=1.0, check_same_thread=False, isolation_level=None)
+            self._prepare()
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"{path}: {error}") from None
+
+    def _prepare(self) -> None:
+        for pragma in ("locking_mode=EXCLUSIVE", "auto_vacuum=INCREMENTAL", "journal_mode=WAL"):
+            self._db.execute(f"PRAGMA {pragma}")
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.execute("PRAGMA journal_size_limit=4194304")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(MIGRATIONS):
+            raise sqlite3.DatabaseError(
+                f"schema version {version} is newer than this release ({len(MIGRATIONS)})"
+            )
+        for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+            self._db.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version={number}; COMMIT;")
+        self._db.execute("BEGIN IMMEDIATE")  # takes the lock for good, so that a second process fails here
+        self._db.execute("INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (uuid.uuid4().hex[:8],))
+        self._db.execute("COMMIT")
+
+    @property
+    def identity(self) -> str:
+        """Eight characters that stay the same for the life of the database."""
+        return str(self._one("SELECT value FROM meta WHERE key = 'identity'")[0])
+
+    def last_log_id(self) -> int:
+        """The highest id in the log; 0 when it is empty."""
+        return int(self._one("SELECT coalesce(max(id), 0) FROM log")[0])
+
+    def append(self, rows: Iterable[LogRow]) -> None:
+        """Write `rows`, all or none."""
+        values = [(r.id, r.at_unix_s, r.kind, r.reason, json.dumps(r.body)) for r in rows]
+        with self._lock, _errors(self.path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany("INSERT OR REPLACE INTO log VALUES (?, ?, ?, ?, ?)", values)
+            self._written += len(values)
+            if self._written >= TRIM_EVERY:
+                self._written = 0
+                self._trim()
+
+    def _trim(self) -> None:
+        rows = self._db.execute("SELECT count(*) FROM log").fetchone()[0]
+        if not rows:
+            return
+        surplus = max(0, rows - self._max_rows)
+        pages = self._db.execute("PRAGMA page_count").fetchone()[0]
+        free = self._db.execute("PRAGMA freelist_count").fetchone()[0]
+        size = (pages - free) * self._db.execute("PRAGMA page_size").fetchone()[0]
+        if size > self._max_bytes:
+            surplus = max(surplus, rows // 4)
+        if surplus:
+            self._db.execute(
+                "DELETE FROM log WHERE id IN (SELECT id FROM log ORDER BY id LIMIT ?)", (surplus,)
+            )
+
+    def page(self, *, before: int | None, limit: int, kind: str | None, reason: str | None) -> list[LogRow]:
+        """Newest first, ids below `before`, at most `limit`."""
+        query = (
+            "SELECT id, at_unix_s, kind, reason, body FROM log WHERE (:before IS NULL OR id < :before) "
+            "AND (:kind IS NULL OR kind = :kind) AND (:reason IS NULL OR reason = :reason) "
+            "ORDER BY id DESC LIMIT :limit"
+        )
+        values = {"before": before, "limit": limit, "kind": kind, "reason": reason}
+        with self._lock, _errors(self.path):
+            found = self._db.execute(query, values).fetchall()
+            return [LogRow(i, at, k, why, json.loads(body)) for i, at, k, why, body in found]
+
+    def save_override(self, override: StoredOverride | None) -> None:
+        """Keep `override` instead of the one before; `None`: keep none."""
+        with self._lock, _errors(self.path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM override")
+            if override is not None:
+                o = override
+                values = (o.mode, o.depth, o.reason, o.actor, o.set_unix_s, o.expires_unix_s)
+                self._db.execute("INSERT INTO override VALUES (1, ?, ?, ?, ?, ?, ?)", values)
+
+    def override(self) -> StoredOverride | None:
+        """The override kept, ended or not."""
+        query = "SELECT mode, depth, reason, actor, set_unix_s, expires_unix_s FROM override"
+        with self._lock, _errors(self.path):
+            row = self._db.execute(query).fetchone()
+        return StoredOverride(*row) if row else None
+
+    def save_learned(self, key: str, state: Mapping[str, Any], at_unix_s: float) -> None:
+        """Keep what a policy has learned under the key of the deployment."""
+        with self._lock, _errors(self.path):
+            self._db.execute(
+                "INSERT OR REPLACE INTO learned VALUES (?, ?, ?)", (key, at_unix_s, json.dumps(state))
+            )
+
+    def learned(self, key: str) -> Mapping[str, Any] | None:
+        """What was kept under `key`."""
+        with self._lock, _errors(self.path):
+            row = self._db.execute("SELECT state FROM learned WHERE key = ?", (key,)).fetchone()
+            return dict(json.loads(row[0])) if row else None
+
+    def _one(self, query: str) -> tuple[Any, ...]:
+        with self._lock, _errors(self.path):
+            return tuple(self._db.execute(query).fetchone())
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._db.close()
+
+
+class _errors:  # noqa: N801  reads as a phrase in a with statement
+    """Turns SQLite's and JSON's errors into `StoreError`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, sqlite3.Error | ValueError | TypeError):
+            raise StoreError(f"{self._path}: {error}") from error

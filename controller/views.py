@@ -1,0 +1,176 @@
+"""What people and programs are shown, made from the latest turn.  Pure; all of it JSON-ready."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.conditions import ActiveCondition
+from controller.effect import Effect
+from controller.link import Link
+from controller.loop import TickResult
+from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
+from controller.steering import Lease
+from policies.types import Action, Mode, Observation
+
+
+def status(result: TickResult | None, *, now_s: float, since_unix_s: float, dry_run: bool) -> dict[str, Any]:
+    """The whole state on one page; `since_unix_s`: since when the mode is what it is."""
+    if result is None:
+        return {"mode": str(Mode.AUTO), "headline": "starting: no turn is done yet", "conditions": []}
+    override, steered = result.override, result.steered
+    return {
+        "headline": headline(result, dry_run=dry_run),
+        "mode": str(override.mode if override else Mode.AUTO),
+        "mode_since_unix_s": since_unix_s,
+        "why": result.decision.detail,
+        "type": advice(result),
+        "dry_run": dry_run,
+        "override": override_to_json(override) if override else None,
+        "fleet_override": override_to_json(result.fleet_override) if result.fleet_override else None,
+        "decision": decision_to_json(result.decision),
+        "effect": {
+            "state": str(result.effect.effect),
+            "for_s": max(0.0, now_s - result.effect.since_s),
+            "detail": result.effect.detail,
+        },
+        "load": load(result.observation),
+        "depth": {
+            "in_force": schedule_or_none(result.observation.in_force),
+            "wanted": schedule_or_none(steered.wanted.schedule if steered.wanted else None),
+            "in_use": arm_to_json(result.observation.in_use) if result.observation.in_use else None,
+            "built": [arm_to_json(arm) for arm in result.observation.built],
+        },
+        "lease": {
+            "state": str(steered.lease),
+            "holder": steered.holder,
+            "left_s": steered.lease_left_s,
+            "sequence": steered.sequence,
+            "error": steered.error,
+        },
+        "engine": engine(result),
+        "conditions": [condition(active) for active in result.conditions],
+        "turn": {
+            "at_unix_s": result.now_unix_s,
+            "age_s": max(0.0, now_s - result.now_s),
+            "duration_s": result.duration_s,
+        },
+    }
+
+
+def headline(result: TickResult, *, dry_run: bool) -> str:
+    """One sentence: what speculation does now, and who says so."""
+    who = f"override by {result.override.actor or 'someone'}" if result.override else "policy"
+    if result.link.link is not Link.READY:
+        return f"not controlled: {result.link.detail}"
+    if dry_run:
+        return f"not controlled, dry run: {result.decision.detail}"
+    if result.steered.lease is Lease.FOREIGN:
+        return f"not controlled by this sidecar: {result.steered.holder} holds the lease"
+    if result.steered.wanted is None:
+        return f"SGLang chooses by itself ({who}): {result.decision.detail}"
+    arm = result.observation.in_use
+    using = f"depth {arm} in use" if arm and result.effect.effect is Effect.APPLIED else "not seen in use yet"
+    return f"governed ({who}), {using}: {result.decision.detail}"
+
+
+def advice(result: TickResult) -> list[str]:
+    """What to type next: what mends a condition, or how to take over and hand back."""
+    mends = [active.remedy for active in result.conditions if active.remedy]
+    if result.override is not None:
+        return [*mends, "specgov override auto"]
+    return [*mends, 'specgov override off --ttl 30m --reason "WHY"']
+
+
+def load(seen: Observation) -> dict[str, Any]:
+    """The load, with its age; null: not known."""
+    return {
+        "running_reqs": seen.running_reqs,
+        "queue_reqs": seen.queue_reqs,
+        "batch_size": seen.batch_size,
+        "max_running_reqs": seen.max_running_reqs,
+        "context_tokens": seen.context_tokens,
+        "token_usage": seen.token_usage,
+        "age_s": seen.load_age_s,
+        "telemetry_age_s": seen.telemetry_age_s,
+        "suspect": list(seen.suspect),
+    }
+
+
+def engine(result: TickResult) -> dict[str, Any]:
+    """The other end."""
+    info, control = result.info, result.control
+    return {
+        "link": str(result.link.link),
+        "detail": result.link.detail,
+        "remedy": result.link.remedy,
+        "sglang_version": (info and info.version) or (control and control.sglang_version),
+        "plugin_version": control.plugin_version if control else None,
+        "model": info.model if info else None,
+        "state": control.state if control else None,
+        "fallback": control.fallback if control else None,
+        "plain_decode": control.plain_decode if control else None,
+        "plain_decode_reason": control.plain_decode_reason if control else None,
+        "restarts_seen": result.observation.engine_epoch,
+        "ranks_agree": control.ranks_agree if control else None,
+    }
+
+
+def condition(active: ActiveCondition) -> dict[str, Any]:
+    """One condition."""
+    return {
+        "condition": str(active.condition),
+        "since_unix_s": active.since_unix_s,
+        "message": active.message,
+        "remedy": active.remedy,
+    }
+
+
+def explain(result: TickResult | None) -> dict[str, Any]:
+    """Why this depth now: the chain from what was seen to what is in use, and what would change it."""
+    if result is None:
+        return {"because": ["no turn is done yet"], "would_change": [], "decision": None}
+    return {
+        "because": _because(result),
+        "would_change": _would_change(result),
+        "decision": decision_to_json(result.decision),
+        "shadow": decision_to_json(result.shadow) if result.shadow else None,
+        "load": load(result.observation),
+        "effect": str(result.effect.effect),
+    }
+
+
+def _because(result: TickResult) -> list[str]:
+    seen, decision = result.observation, result.decision
+    aged = "age not known" if seen.load_age_s is None else f"{seen.load_age_s:.1f} s old"
+    requests = f"{seen.running_reqs} running, {seen.queue_reqs} waiting, batch size {seen.batch_size}"
+    lines = [
+        f"engine: {result.link.link}: {result.link.detail}",
+        f"load: {requests} ({aged})",
+        f"decision: {decision.action}, {decision.reason}: {decision.detail}",
+        f"lease: {result.steered.lease}",
+        f"effect: {result.effect.effect}: {result.effect.detail}",
+    ]
+    if result.steered.error:
+        lines.append(f"last error: {result.steered.error}")
+    return lines
+
+
+def _would_change(result: TickResult) -> list[str]:
+    lines = [f"{active.condition}: {active.remedy}" for active in result.conditions if active.remedy]
+    override = result.override
+    if override is not None:
+        end = "never" if override.expires_unix_s is None else f"at {override.expires_unix_s:.0f} (unix time)"
+        lines.append(f"the override ends by itself: {end}; at once with: specgov override auto")
+    schedule, batch_size = result.observation.in_force, result.observation.batch_size
+    if schedule is not None and batch_size is not None and result.decision.action is not Action.RELEASE:
+        arm = schedule.arm_for(batch_size)
+        lines += [
+            f"a batch size of {row.min_batch_size} or more: depth {row.arm}"
+            for row in schedule.rows
+            if row.min_batch_size > batch_size and row.arm != arm
+        ]
+        lower = [row for row in schedule.rows if row.min_batch_size <= batch_size]
+        if len(lower) > 1:
+            lines.append(f"a batch size below {lower[-1].min_batch_size}: depth {lower[-2].arm}")
+    hints = result.decision.evidence.get("would_change", ())
+    return [*lines, *map(str, hints if isinstance(hints, list | tuple) else ())]

@@ -1,0 +1,250 @@
+"""Safety, wrapped around a policy: each guard is itself a policy.  `stack()` is their only order.
+
+A guard sees the observation and the inner policy's proposal, and may turn the proposal into a hold or a
+release.  Guards keep state from observations and from their own decisions only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from policies.arms import deeper_anywhere, only_built
+from policies.base import Policy
+from policies.override import Override
+from policies.types import Action, Decision, Observation, Reason, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class GuardParams:
+    """Parameters of the guards."""
+
+    max_age_s: float = 5.0
+    """Load figures older than this are stale, > 0: hold.  5 s: SGLang refreshes them every 15 decode
+    steps, so this is a step of 0.33 s."""
+    lost_after_s: float = 60.0
+    """After this long without sound input control is handed back to SGLang, > `max_age_s`.  A minute
+    outlasts a long prefill, during which an engine answers late."""
+    dwell_down_s: float = 1.0
+    """Least seconds between a change and the next one that drafts nowhere deeper, >= 0.  Short: turning
+    down under load must be quick."""
+    dwell_up_s: float = 10.0
+    """The same for a change that drafts deeper somewhere, >= 0.  Long: coming back may wait."""
+    max_switches: int = 20
+    """At most this many schedule changes in any `switch_window_s`, >= 1; then only changes that draft
+    nowhere deeper pass, so a flapping policy comes to rest at the shallow end."""
+    switch_window_s: float = 300.0
+    """Length of the window of `max_switches`, > 0.  20 in 300 s is 4 a minute; public reports of harm
+    start at 18 a minute (1100 an hour)."""
+    fallback_after: int = 10
+    """After this many failed decisions in a row `fallback` decides, >= 1; until then each one holds."""
+    fallback: Literal["native", "hold"] = "native"
+    """What decides while the policy fails: `native` hands back to SGLang, `hold` keeps what is in force."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` when a value is out of range."""
+        for name in ("max_age_s", "switch_window_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
+        for name in ("dwell_down_s", "dwell_up_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)!r}")
+        if not self.lost_after_s > self.max_age_s:
+            raise ValueError(
+                f"lost_after_s must be above max_age_s ({self.max_age_s}), got {self.lost_after_s!r}"
+            )
+        for name in ("max_switches", "fallback_after"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)!r}")
+        if self.fallback not in ("native", "hold"):
+            raise ValueError(f"fallback must be native or hold, got {self.fallback!r}")
+
+
+class Guard:
+    """A policy around a policy; subclasses define `decide`."""
+
+    def __init__(self, inner: Policy) -> None:
+        self.inner = inner
+
+    @property
+    def name(self) -> str:
+        """The inner policy's name."""
+        return self.inner.name
+
+
+class Contained(Guard):
+    """A policy that raises, or names an arm that is not built, holds; after too many times, `fallback`."""
+
+    def __init__(self, inner: Policy, fallback_after: int, fallback: str) -> None:
+        super().__init__(inner)
+        self._fallback_after = fallback_after
+        self._fallback = fallback
+        self._failures = 0
+
+    def decide(self, observation: Observation) -> Decision:
+        """The proposal if it is sound."""
+        try:
+            proposal = self.inner.decide(observation)
+        except Exception as error:  # noqa: BLE001  whatever a third party's policy raises
+            return self._failed(f"{type(error).__name__}: {error}"[:300])
+        if proposal.schedule is not None and not only_built(proposal.schedule, observation.built):
+            return self._failed(f"names an arm that is not built: {proposal.schedule}")
+        self._failures = 0
+        return proposal
+
+    def _failed(self, why: str) -> Decision:
+        self._failures += 1
+        spent = self._failures >= self._fallback_after
+        action = Action.RELEASE if spent and self._fallback == "native" else Action.HOLD
+        detail = f"policy {self.name} failed {self._failures} times in a row: {why}"
+        evidence = {"failures": self._failures, "fallback": self._fallback if spent else None}
+        return Decision(action, Reason.POLICY_ERROR, detail, evidence=evidence)
+
+
+class Freshness(Guard):
+    """Suspect or stale input holds; input that stays away hands back."""
+
+    def __init__(self, inner: Policy, max_age_s: float, lost_after_s: float) -> None:
+        super().__init__(inner)
+        self._max_age_s = max_age_s
+        self._lost_after_s = lost_after_s
+        self._sound_s: float | None = None
+
+    def decide(self, observation: Observation) -> Decision:
+        """The proposal if the input is sound, else hold; release after `lost_after_s` without."""
+        proposal = self.inner.decide(observation)
+        now_s, age_s = observation.now_s, observation.load_age_s
+        evidence = {"load_age_s": age_s, "max_age_s": self._max_age_s, "suspect": list(observation.suspect)}
+        if self._sound_s is None:
+            self._sound_s = now_s
+        if observation.suspect:
+            why = ", ".join(observation.suspect)
+            held = Decision(Action.HOLD, Reason.SUSPECT_INPUT, f"held: {why}", evidence=evidence)
+        elif age_s is None or age_s > self._max_age_s:
+            aged = "is not known" if age_s is None else f"is {age_s:.1f} s old"
+            held = Decision(Action.HOLD, Reason.STALE_INPUT, f"held: the load {aged}", evidence=evidence)
+        else:
+            self._sound_s = now_s
+            return proposal
+        lost_s = now_s - self._sound_s
+        if lost_s <= self._lost_after_s:
+            return held
+        detail = f"handed back: no sound input for {lost_s:.0f} s ({held.detail})"
+        return Decision(Action.RELEASE, Reason.LOST_INPUT, detail, evidence={**evidence, "lost_s": lost_s})
+
+
+class ChangeGuard(Guard):
+    """Base of guards that judge changes of the schedule: knows what was let through last.
+
+    Nothing was let through after a release or an engine restart, so the next schedule is no change.
+    """
+
+    def __init__(self, inner: Policy) -> None:
+        super().__init__(inner)
+        self.current: Schedule | None = None
+        self._epoch = 0
+
+    def decide(self, observation: Observation) -> Decision:
+        """The proposal, or what `judge` makes of it when it would change the schedule in force."""
+        proposal = self.inner.decide(observation)
+        if observation.engine_epoch != self._epoch:
+            self._epoch, self.current = observation.engine_epoch, None
+        if proposal.action is Action.RELEASE:
+            self.current = None
+        if proposal.schedule is None or proposal.schedule == self.current:
+            return proposal
+        if self.current is not None:
+            verdict = self.judge(proposal, self.current, observation)
+            if verdict is not None:
+                return verdict
+        self.current = proposal.schedule
+        self.changed(observation)
+        return proposal
+
+    def judge(self, proposal: Decision, current: Schedule, observation: Observation) -> Decision | None:
+        """What to do instead of changing from `current` to the proposal; `None`: let it through."""
+        raise NotImplementedError
+
+    def changed(self, observation: Observation) -> None:
+        """Called whenever a new schedule is let through."""
+        raise NotImplementedError
+
+
+class Dwell(ChangeGuard):
+    """Least time between two changes: short for shallower, long for deeper."""
+
+    def __init__(self, inner: Policy, down_s: float, up_s: float) -> None:
+        super().__init__(inner)
+        self._down_s = down_s
+        self._up_s = up_s
+        self._changed_s = 0.0
+
+    def judge(self, proposal: Decision, current: Schedule, observation: Observation) -> Decision | None:
+        """Hold until the dwell time of this direction is over."""
+        deeper = proposal.schedule is not None and deeper_anywhere(proposal.schedule, current)
+        dwell_s = self._up_s if deeper else self._down_s
+        left_s = self._changed_s + dwell_s - observation.now_s
+        if left_s <= 0:
+            return None
+        detail = f"held for another {left_s:.1f} s: {proposal.detail}"
+        evidence = {**proposal.evidence, "dwell_s": dwell_s, "left_s": left_s}
+        return Decision(Action.HOLD, Reason.DWELL, detail, evidence=evidence)
+
+    def changed(self, observation: Observation) -> None:
+        """Start the dwell time."""
+        self._changed_s = observation.now_s
+
+
+class SwitchBudget(ChangeGuard):
+    """A bounded number of changes in a window; then nothing deeper."""
+
+    def __init__(self, inner: Policy, max_switches: int, window_s: float) -> None:
+        super().__init__(inner)
+        self._max_switches = max_switches
+        self._window_s = window_s
+        self._changes_s: deque[float] = deque(maxlen=max_switches)
+
+    def judge(self, proposal: Decision, current: Schedule, observation: Observation) -> Decision | None:
+        """Hold a change that drafts deeper when the window is full."""
+        while self._changes_s and self._changes_s[0] <= observation.now_s - self._window_s:
+            self._changes_s.popleft()
+        deeper = proposal.schedule is not None and deeper_anywhere(proposal.schedule, current)
+        if len(self._changes_s) < self._max_switches or not deeper:
+            return None
+        detail = f"held: {len(self._changes_s)} changes within {self._window_s:.0f} s: {proposal.detail}"
+        evidence = {**proposal.evidence, "switches": len(self._changes_s), "window_s": self._window_s}
+        return Decision(Action.HOLD, Reason.SWITCH_BUDGET, detail, evidence=evidence)
+
+    def changed(self, observation: Observation) -> None:
+        """Count the change."""
+        self._changes_s.append(observation.now_s)
+
+
+class DryRun(Guard):
+    """Nothing is applied; what would have been done stands in the evidence."""
+
+    def decide(self, observation: Observation) -> Decision:
+        """Hold, with the reason of the proposal."""
+        proposal = self.inner.decide(observation)
+        evidence = {
+            **proposal.evidence,
+            "dry_run": True,
+            "would": str(proposal.action),
+            "would_schedule": str(proposal.schedule) if proposal.schedule else None,
+        }
+        detail = f"dry run, not applied: {proposal.detail}"
+        return dataclasses.replace(
+            proposal, action=Action.HOLD, schedule=None, probe=None, detail=detail, evidence=evidence
+        )
+
+
+def stack(policy: Policy, params: GuardParams, *, dry_run: bool = False) -> Policy:
+    """The policy in all its guards; the first line is asked last, the last has the last word."""
+    guarded: Policy = Contained(policy, params.fallback_after, params.fallback)
+    guarded = Freshness(guarded, params.max_age_s, params.lost_after_s)
+    guarded = Dwell(guarded, params.dwell_down_s, params.dwell_up_s)
+    guarded = SwitchBudget(guarded, params.max_switches, params.switch_window_s)
+    guarded = Override(guarded)
+    return DryRun(guarded) if dry_run else guarded
