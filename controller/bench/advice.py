@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from controller.bench.statistics import Estimate
 
+TIE = 0.01
+"""Arms closer than this are equal, and the one that drafts less is taken."""
+
 Curve = Mapping[int, Estimate]
 """Concurrency to output tokens per second."""
 
@@ -30,7 +33,7 @@ class Advice:
     """The conclusion of a benchmark."""
 
     best: Mapping[int, str]
-    """The fastest arm at each concurrency; among arms within each other's interval the shallower."""
+    """The fastest arm at each concurrency; among equals (`TIE`) the shallower."""
     crossovers: tuple[Crossover, ...]
     """Of the best speculating arm with the best that does not speculate, ascending; empty: none in range."""
     schedule: tuple[tuple[int, str], ...]
@@ -54,7 +57,7 @@ def crossovers(falling: str, falling_curve: Curve, rising: str, rising_curve: Cu
 
 
 def best_arm(curves: Mapping[str, Curve], depths: Mapping[str, int], concurrency: int) -> str | None:
-    """The fastest arm; an arm that it does not beat by more than their intervals wins if it drafts less."""
+    """The fastest arm; of those that it does not clearly beat the one that drafts least."""
     here = {label: curve[concurrency] for label, curve in curves.items() if concurrency in curve}
     if not here:
         return None
@@ -64,8 +67,12 @@ def best_arm(curves: Mapping[str, Curve], depths: Mapping[str, int], concurrency
 
 
 def _beats(a: Estimate, b: Estimate) -> bool:
-    """Whether `a` is above `b` by more than the root of their squared half widths (0 where unknown)."""
-    return a.mean - b.mean > math.hypot(a.half_width or 0.0, b.half_width or 0.0)
+    """Whether `a` is above `b` by more than 1 % and the standard error of their difference.
+
+    Not by their 95 % intervals: of two windows those are too wide to ever tell arms apart.
+    """
+    error = math.hypot(a.standard_error or 0.0, b.standard_error or 0.0)
+    return a.mean - b.mean > max(TIE * b.mean, error)
 
 
 def envelope(curves: Mapping[str, Curve]) -> dict[int, Estimate]:

@@ -24,6 +24,7 @@ from controller.bench.records import RequestRecord, WindowStats, window_stats
 from controller.bench.target import ServerUnderTest, Target, until_flowing
 
 LEASE_MARGIN_S = 60.0
+MAX_LEASE_S = 3600.0
 _SAMPLE_EVERY_S = 0.25
 Govern = Callable[[ServerUnderTest, BenchArm], AbstractAsyncContextManager[None]]
 """Runs a sidecar with the arm's policy on a server while the context lasts."""
@@ -101,24 +102,28 @@ class Campaign:
         self.windows: list[Window] = []
         self.depths: list[DepthSample] = []
         self.failures: list[Failure] = []
-        self._targets = targets
-        self._source = source
-        self._timing = timing
-        self._stream_every = stream_every
-        self._rng = random.Random(seed)  # noqa: S311 - load, not secrets
-        self._clock = clock
+        self.targets = targets
+        self.source = source
+        self.timing = timing
+        self.stream_every = stream_every
+        self.rng = random.Random(seed)  # noqa: S311 - load, not secrets
+        self.clock = clock
         self._govern = govern
         self._on_window = on_window
         self._lag = LoopLag(clock)
 
     async def sweep(self, concurrencies: Sequence[int], rounds: int) -> None:
         """Every target at every concurrency, `rounds` times, alternated."""
-        async with self._lag.watching():
-            for server in self._servers():
+        async with self.watching():
+            for server in self.servers():
                 await self._warm_up(server, max(concurrencies))
             for concurrency, number in itertools.product(concurrencies, range(rounds)):
-                for group in ordered(self._targets, number):
+                for group in ordered(self.targets, number):
                     await self._visit(group, concurrency, number)
+
+    def watching(self) -> AbstractAsyncContextManager[LoopLag]:
+        """Watch the load generator's own lateness while the block runs."""
+        return self._lag.watching()
 
     async def measure(
         self, target: Target, records: list[RequestRecord], seconds: float, **notes: Any
@@ -126,10 +131,10 @@ class Campaign:
         """One window on whatever load is there now: `seconds` from now on."""
         control = target.server.control
         before = await control.state() if control else None
-        from_s = self._clock()
+        from_s = self.clock()
         async with self._sampling(target):
             await asyncio.sleep(seconds)
-        to_s = self._clock()
+        to_s = self.clock()
         after = await control.state() if control else None
         cells = difference(before, after) if before and after else ()
         window = Window(
@@ -155,37 +160,41 @@ class Campaign:
         self._on_window(failure)
 
     @asynccontextmanager
-    async def in_force(self, target: Target) -> AsyncIterator[None]:
-        """The arm is in force while the block runs; a policy's sidecar hands back at its end."""
+    async def in_force(self, target: Target, seconds: float) -> AsyncIterator[None]:
+        """The arm is in force while the block runs, which may take `seconds`.
+
+        A policy's sidecar hands back at the end; a fixed arm's lease would run out a minute later.
+        """
         if target.arm.policy is not None:
             async with self._govern(target.server, target.arm):
                 yield
             return
-        await target.apply(self._timing.window_s + self._timing.settle_s + LEASE_MARGIN_S)
+        await target.apply(min(MAX_LEASE_S, seconds + LEASE_MARGIN_S))
         yield
 
-    def _servers(self) -> list[ServerUnderTest]:
-        return [group[0].server for group in ordered(self._targets, 0)]
+    def servers(self) -> list[ServerUnderTest]:
+        """Every server once."""
+        return [group[0].server for group in ordered(self.targets, 0)]
 
     async def _warm_up(self, server: ServerUnderTest, concurrency: int) -> None:
-        if self._timing.warm_up_s <= 0:
+        if self.timing.warm_up_s <= 0:
             return
-        loop = server.begin(self._source, self._rng, self._stream_every)
+        loop = server.begin(self.source, self.rng, self.stream_every)
         await loop.scale(concurrency)
-        await asyncio.sleep(self._timing.warm_up_s)
+        await asyncio.sleep(self.timing.warm_up_s)
         await server.end()
 
     async def _visit(self, group: Sequence[Target], concurrency: int, number: int) -> None:
         server = group[0].server
-        loop = server.begin(self._source, self._rng, self._stream_every)
+        loop = server.begin(self.source, self.rng, self.stream_every)
         await loop.scale(concurrency)
-        await until_flowing(loop, self._clock, self._timing.ramp_limit_s)
+        await until_flowing(loop, self.clock, self.timing.ramp_limit_s)
         for target in group:
             try:
-                async with self.in_force(target):
-                    await asyncio.sleep(self._timing.settle_s)
+                async with self.in_force(target, self.timing.settle_s + self.timing.window_s):
+                    await asyncio.sleep(self.timing.settle_s)
                     await self.measure(
-                        target, loop.records, self._timing.window_s, concurrency=concurrency, round=number
+                        target, loop.records, self.timing.window_s, concurrency=concurrency, round=number
                     )
             except EngineRefusedError as problem:
                 self.fail(target.label, concurrency, problem)
@@ -204,7 +213,7 @@ class Campaign:
         control = target.server.control
         while control is not None:
             state: Mapping[str, Any] = await control.state() or {}
-            at_s = self._clock()
+            at_s = self.clock()
             sizes = [rank.get("batch_size") for rank in state.get("telemetry") or []]
             for (depth, gear), size in zip(arms_in_use(state), sizes, strict=True):
                 self.depths.append(DepthSample(at_s, target.label, depth, gear, size))

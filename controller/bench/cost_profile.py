@@ -1,4 +1,4 @@
-"""The cost profile that a benchmark measured, in the format that `specgov replay` and `specgov demo` read.  Pure.
+"""The cost profile that a benchmark measured, as `specgov replay` and `specgov demo` read it.  Pure.
 
 Step times of a steered server come from the hook (clean decode intervals, by batch size); those of a server
 without speculation from its streams, one token a step: the median gap between tokens.

@@ -1,6 +1,7 @@
 """A sidecar inside the benchmark, for arms like `policy:goodput`.
 
-Its state is kept in a file between windows: the first window of a policy is a cold start, the later ones are warm.
+Its state is kept in a file between windows: the first window of a policy is a cold start, later ones
+are warm.
 """
 
 from __future__ import annotations

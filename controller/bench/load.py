@@ -38,6 +38,10 @@ class ClosedLoop:
         self._newest: dict[int, RequestRecord] = {}
         self.records: list[RequestRecord] = []
 
+    def use(self, source: PromptSource) -> None:
+        """Draw prompts from `source` from now on."""
+        self._source = source
+
     def newest(self) -> list[RequestRecord]:
         """The latest request of each client."""
         return list(self._newest.values())

@@ -36,7 +36,7 @@ class Outcome:
         return list(dict.fromkeys(w.label for w in self.windows))
 
     def estimates(self, value: Callable[[Window], float | None]) -> dict[str, dict[int, Estimate]]:
-        """Mean and interval over windows of `value`, by label and concurrency; windows without it are left out."""
+        """Mean and interval of `value` by label and concurrency; windows without it are left out."""
         values: dict[tuple[str, int], list[float]] = defaultdict(list)
         for window in self.windows:
             found = value(window)

@@ -70,22 +70,22 @@ def _crossovers(axes: Axes, outcome: Outcome) -> None:
 def _depths(axes: Axes, outcome: Outcome) -> None:
     start_s = min(sample.at_s for sample in outcome.depths)
     for i, label in enumerate(outcome.labels()):
-        mine = [s for s in outcome.depths if s.label == label and s.depth is not None]
+        mine = [
+            (s.at_s - start_s, s.depth) for s in outcome.depths if s.label == label and s.depth is not None
+        ]
         if mine:
             colour = COLOURS[i % len(COLOURS)]
             axes.plot(
-                [s.at_s - start_s for s in mine],
-                [s.depth for s in mine],
+                [at for at, _ in mine],
+                [depth for _, depth in mine],
                 ".",
                 color=colour,
                 label=label,
                 ms=3,
             )
     batch = axes.twinx()
-    sized = [s for s in outcome.depths if s.batch_size is not None]
-    batch.plot(
-        [s.at_s - start_s for s in sized], [s.batch_size for s in sized], color="0.8", lw=0.8, zorder=0
-    )
+    sized = [(s.at_s - start_s, s.batch_size) for s in outcome.depths if s.batch_size is not None]
+    batch.plot([at for at, _ in sized], [size for _, size in sized], color="0.8", lw=0.8, zorder=0)
     batch.set_ylabel("batch size")
     axes.set(xlabel="seconds", ylabel="draft depth in use", title="Depth in use over time")
     axes.legend(fontsize="small")

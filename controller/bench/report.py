@@ -54,9 +54,7 @@ def phase_table(outcome: Outcome) -> Table:
     for name in ("arm", "tokens", "tokens / s", "worst TPOT p99, ms"):
         table.add_column(name, justify="left" if name == "arm" else "right")
     for label in outcome.labels():
-        mine = [
-            w for w in outcome.windows if w.label == label and (w.phase is not None or w.concurrency is None)
-        ]
+        mine = [w for w in outcome.windows if w.label == label and w.phase is not None]
         if mine:
             tokens = sum(w.stats.output_tok_s * w.stats.window_s for w in mine)
             worst = max((w.stats.tpot_p99_s for w in mine if w.stats.tpot_p99_s is not None), default=None)
@@ -72,12 +70,14 @@ def sentences(advice: Advice) -> Iterator[str]:
             yield f"Speculation stops paying at about {crossing.concurrency:.0f} requests at once."
     elif advice.best:
         low, high = min(advice.best), max(advice.best)
-        yield f"No crossover between {low} and {high} requests at once: best is {advice.best[low]} to {advice.best[high]}."
+        best = f"{advice.best[low]} at {low}, {advice.best[high]} at {high}"
+        yield f"No crossover between {low} and {high} requests at once; best is {best}."
     if advice.schedule:
         rows = ", ".join(f"{start}+: {arm}" for start, arm in advice.schedule)
         yield f"Schedule by batch size: {rows}."
     for label, gain in sorted(advice.worth.items(), key=lambda item: -item[1]):
-        yield f"Against {label} alone it is worth {100 * (gain - 1):+.1f} % (geometric mean over these concurrencies)."
+        percent = 100 * (gain - 1)
+        yield f"Against {label} alone it is worth {percent:+.1f} % (geometric mean over concurrencies)."
 
 
 def warnings(outcome: Outcome) -> Iterator[str]:
@@ -85,9 +85,10 @@ def warnings(outcome: Outcome) -> Iterator[str]:
     late = outcome.late()
     if late:
         worst = max(w.client_lag_s or 0.0 for w in late)
+        where = f"{len(late)} of {len(outcome.windows)} windows"
         yield (
-            f"The load generator was up to {1e3 * worst:.0f} ms late in {len(late)} of {len(outcome.windows)} windows: "
-            "it measured itself there. Use --stream-every, or a machine of its own."
+            f"The load generator was up to {1e3 * worst:.0f} ms late in {where}: it measured itself there. "
+            "Use --stream-every, or give it a machine of its own."
         )
     failed = sum(w.stats.errors for w in outcome.windows)
     if failed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import httpx
@@ -34,6 +34,12 @@ class ServerUnderTest:
         """A fresh closed loop without clients yet."""
         self.loop = ClosedLoop(self.client, source, rng, stream_every=stream_every)
         return self.loop
+
+    async def set_state(self, values: Mapping[str, float]) -> None:
+        """POST /set_internal_state; raises `EngineRefusedError` unless every value was taken."""
+        answer = await self.client.http.post("/set_internal_state", json={"server_args": dict(values)})
+        if answer.status_code != httpx.codes.OK or "true" not in answer.text.lower():
+            raise EngineRefusedError(f"/set_internal_state refused {dict(values)}: {answer.text[:200]}")
 
     async def end(self) -> None:
         """Drop the load; SGLang notices closed connections late, so it is told to abort what it runs."""
