@@ -24,7 +24,8 @@ def spans(events: list[dict]) -> tuple[list[dict], list[dict]]:
     launches = {
         e["args"]["correlation"]
         for e in events
-        if e.get("cat") in {"cuda_runtime", "cuda_driver"} and e["name"].startswith(("cudaGraphLaunch", "cuGraphLaunch"))
+        if e.get("cat") in {"cuda_runtime", "cuda_driver"}
+        and e["name"].startswith(("cudaGraphLaunch", "cuGraphLaunch"))
     }
     inside = collections.defaultdict(list)
     outside = []
@@ -33,7 +34,11 @@ def spans(events: list[dict]) -> tuple[list[dict], list[dict]]:
             correlation = e["args"].get("correlation")
             (inside[correlation] if correlation in launches else outside).append(e)
     graphs = [
-        {"from": min(e["ts"] for e in work), "to": max(e["ts"] + e["dur"] for e in work), "kernels": len(work)}
+        {
+            "from": min(e["ts"] for e in work),
+            "to": max(e["ts"] + e["dur"] for e in work),
+            "kernels": len(work),
+        }
         for work in inside.values()
     ]
     return sorted(graphs, key=lambda g: g["from"]), sorted(outside, key=lambda e: e["ts"])
@@ -82,7 +87,11 @@ def summarize(path: Path) -> dict:
         for e in step["work"]:
             names[e["name"][:90]].append(e["dur"])
     operations = [
-        {"name": name, "per_step": round(len(us) / len(kept), 2), "us_per_step": round(sum(us) / len(kept), 2)}
+        {
+            "name": name,
+            "per_step": round(len(us) / len(kept), 2),
+            "us_per_step": round(sum(us) / len(kept), 2),
+        }
         for name, us in names.items()
     ]
     return {
