@@ -211,36 +211,32 @@ def topology_of(owner: Any) -> Topology:
 
 
 def _mismatch(target: Target, tree_of: Callable[[str], ast.Module | None]) -> str | None:
-    node, module = _find(target.path, tree_of)
+    node = _find(target.path, tree_of)
     if node is None:
         return f"{target.path} is missing"
     if isinstance(node, ast.ClassDef):
         missing = [name for name in target.attributes if name not in _attributes(node)]
         return f"{target.path} has no {', '.join(missing)}" if missing else None
     names = tuple(argument.arg for argument in (*node.args.posonlyargs, *node.args.args))
-    if names[: len(target.parameters)] != target.parameters:
-        return f"{module}: {target.path} takes {names}, expected {target.parameters}"
-    return None
+    if names[: len(target.parameters)] == target.parameters:
+        return None
+    return f"{target.path} takes ({', '.join(names)}), expected ({', '.join(target.parameters)}, ...)"
 
 
 _Found = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _find(path: str, tree_of: Callable[[str], ast.Module | None]) -> tuple[_Found | None, str]:
-    """The definition at `path`; the module is its longest prefix for which there is source."""
+def _find(path: str, tree_of: Callable[[str], ast.Module | None]) -> _Found | None:
+    """The definition at `path`; its module is the longest prefix for which there is source."""
     parts = path.split(".")
     for cut in range(len(parts) - 1, 0, -1):
-        module = ".".join(parts[:cut])
-        tree = tree_of(module)
-        if tree is None:
-            continue
-        node: ast.Module | _Found | None = tree
-        for name in parts[cut:]:
-            node = _definition(node, name)
-            if node is None:
-                return None, module
-        return (None if isinstance(node, ast.Module) else node), module
-    return None, path
+        tree = tree_of(".".join(parts[:cut]))
+        if tree is not None:
+            node: ast.AST | None = tree
+            for name in parts[cut:]:
+                node = _definition(node, name)
+            return node if isinstance(node, _Found) else None
+    return None
 
 
 def _definition(scope: ast.AST | None, name: str) -> _Found | None:

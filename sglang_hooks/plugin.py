@@ -69,6 +69,7 @@ def _hook_http_server(reason: str | None) -> None:
             return
         done.append(True)
         try:
+            ack_board.unname()  # every scheduler process has it open by now
             _add_routes(board, reason)
         except Exception:
             logger.exception("specgov: /speculation is not served")
@@ -158,7 +159,8 @@ class SchedulerHooks:
             if controller is not None:
                 initial = worker.speculative_num_steps
                 native = controller.params
-                policy = GovernedStepPolicy(native, {*native.candidate_steps, initial}, initial)
+                built = {*native.candidate_steps, initial}
+                policy = GovernedStepPolicy(native, built, initial, self.guard.failed)
                 topology = compat.topology_of(worker)
                 self._control = self._make_control(policy, topology, _why_not(topology))
                 controller.params = policy
@@ -167,22 +169,18 @@ class SchedulerHooks:
 
     def around_set_internal_state(self, original: Callable[..., Any], scheduler: Any, recv_req: Any) -> Any:
         """Take our keys out of the request and apply them; the rest goes on to SGLang."""
-        ours = {key: value for key, value in recv_req.server_args.items() if key.startswith(PREFIX)}
-        if not ours:
-            return original(scheduler, recv_req)
-        from sglang.srt.managers.io_struct import SetInternalStateReqOutput
-
-        applied = False
         try:
-            applied = self._control_of(scheduler).apply(ours)
+            ours = {key: value for key, value in recv_req.server_args.items() if key.startswith(PREFIX)}
+            if ours:
+                for key in ours:
+                    del recv_req.server_args[key]
+                applied = self._control_of(scheduler).apply(ours)
+                if not (applied and recv_req.server_args):
+                    return _answer(applied)
         except Exception:
             self.guard.failed("applying a schedule")
-        rest = {key: value for key, value in recv_req.server_args.items() if key not in ours}
-        if not rest:
-            return SetInternalStateReqOutput(updated=applied)
-        recv_req.server_args = rest
-        output = original(scheduler, recv_req)
-        return output if applied else SetInternalStateReqOutput(updated=False)
+            return _answer(applied=False)
+        return original(scheduler, recv_req)
 
     def after_get_internal_state(self, result: Any, scheduler: Any, _recv_req: Any) -> None:
         """Add our report to what SGLang reports."""
@@ -240,9 +238,15 @@ class SchedulerHooks:
             topology=topology,
             started_unix_s=self._started_unix_s,
             reason=reason,
-            board=ack_board.attach(),
+            board=ack_board.attach() if policy else None,
             guard=self.guard,
         )
+
+
+def _answer(applied: bool) -> Any:
+    from sglang.srt.managers.io_struct import SetInternalStateReqOutput
+
+    return SetInternalStateReqOutput(updated=applied)
 
 
 def _why_not(topology: Topology) -> str | None:
