@@ -139,12 +139,12 @@ async def settled(client):
 
 @in_modes("overlap", "dp2")
 async def test_a_holder_that_dies_loses_control_when_its_lease_ends(server, client):
-    """Nobody renews: at the lease's end every rank has been told to follow SGLang's own policy, under load."""
+    """Nobody renews: at the lease's end every rank is told to follow SGLang's own policy, under load."""
     async with Load(client, concurrency=2):
         governed = (await put(client, (1, 3), lease_s=2, holder="doomed")).json()
         put_s = time.monotonic()
         while "the lease of doomed ended, falling back to native" not in server.log():
-            assert time.monotonic() - put_s < 3
+            assert time.monotonic() - put_s < 5
             await asyncio.sleep(0.05)
         assert time.monotonic() - put_s > 1.5
         while await orders(client) <= max(rank["order"] for rank in governed["ranks"]):

@@ -97,11 +97,18 @@ def build_tree_kernel_efficient_cpu(
 
 
 def verify_tree_greedy_cpu(
-    predicts, accept_index, accepted, candidates, index, next_token, next_sibling, target_predict
+    predicts,
+    accept_index,
+    accept_token_num,
+    candidates,
+    retrive_index,
+    retrive_next_token,
+    retrive_next_sibling,
+    target_predict,
 ):
     batch_size, nodes = candidates.shape
     said = target_predict.reshape(batch_size, nodes).flatten().tolist()
-    rows = _rows(candidates, index, next_token, next_sibling)
+    rows = _rows(candidates, retrive_index, retrive_next_token, retrive_next_sibling)
     for i, (tokens, indices, nexts, siblings) in enumerate(rows):
         last, node, count = indices[0], 0, 0
         accept_index[i, 0] = last
@@ -114,7 +121,7 @@ def verify_tree_greedy_cpu(
             predicts[last] = said[last]
             count, last = count + 1, indices[node]
             accept_index[i, count] = last
-        accepted[i] = count
+        accept_token_num[i] = count
         predicts[last] = said[last]
 
 
@@ -159,7 +166,8 @@ def decode_attention_cpu(
 
 def extend_attention_cpu(
     q, _k, _v, out, keys, values, _k_scale, _v_scale, table, requests, lengths, extends, starts, _longest,
-    scaling, cap, _is_cross=False, _window=0, _encoder_lengths=None, _sinks=None, tree_mask=None, is_causal=True,
+    scaling, cap, _is_cross=False, _window=0, _encoder_lengths=None, _sinks=None, tree_mask=None,
+    is_causal=True,
 ):  # fmt: skip
     out.zero_()
     at = 0
