@@ -17,7 +17,7 @@ from typing import Protocol
 from controller.conditions import ActiveCondition, ConditionBoard, judge
 from controller.control_state import ControlState
 from controller.effect import EffectState, EffectTracker
-from controller.errors import EngineError
+from controller.errors import EngineError, EngineTimeoutError
 from controller.exposition import ServerInfo
 from controller.link import Link, LinkState, classify
 from controller.observer import Observer
@@ -77,6 +77,8 @@ class LoopParams:
 
     period_s: float
     dry_run: bool
+    patience_s: float
+    """An engine that answers late is not called unreachable before this long without an answer."""
     shut_down_within_s: float = 5.0
 
 
@@ -116,6 +118,7 @@ class ControlLoop:
         self._control: ControlState | None = None
         self._info: ServerInfo | None = None
         self._link = LinkState(Link.UNREACHABLE, "not asked yet")
+        self._answered_s = float("-inf")
         self._epoch = 0
         self._mode = Mode.AUTO
         self._mode_since_unix_s = wall_clock()
@@ -136,8 +139,9 @@ class ControlLoop:
         observation = dataclasses.replace(seen, directive=override.directive if override else None)
         decision = self._policy.decide(observation)
         shadow = self._shadow.decide(observation) if self._shadow else None
-        fresh = scrape.sample.control if self._link.link is Link.READY else None
-        steered = await self._steering.apply(decision, fresh, self._clock())
+        ready = self._link.link is Link.READY
+        fresh = scrape.sample.control if ready else None
+        steered = await self._steering.apply(decision, fresh, self._clock(), late=ready and fresh is None)
         effect = self._effects.update(
             self._clock(),
             wanted=steered.wanted,
@@ -211,7 +215,14 @@ class ControlLoop:
         sample = scrape.sample
         self._control = sample.control or self._control
         self._info = sample.info or self._info
-        self._link = classify(sample.control, scrape.errors.get("speculation"), self._info)
+        error = scrape.errors.get("speculation")
+        if sample.control is not None:
+            self._answered_s = sample.at_s
+        elif (
+            isinstance(error, EngineTimeoutError) and sample.at_s - self._answered_s < self._params.patience_s
+        ):
+            return  # a long prefill or a slow step; the lease outlasts it
+        self._link = classify(sample.control, error, self._info)
 
     def _mode_since(self, override: Override | None, now_unix_s: float) -> float:
         mode = override.mode if override else Mode.AUTO

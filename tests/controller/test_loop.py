@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from controller.effect import Effect
@@ -154,6 +155,22 @@ async def test_an_engine_that_goes_away_is_survived_and_governed_again(make):
     bench.engine.start()
     assert (await bench.run(4, batch_size=4)).effect.effect is Effect.APPLIED
     assert bench.conditions() == set()
+
+
+async def test_an_engine_that_answers_late_is_not_called_unreachable_at_once(make):
+    """A long prefill: 9 s without an answer change nothing, 10 s are too long; a refusal counts at once."""
+    bench = await make()
+    await bench.run(3, batch_size=4)
+    bench.engine.fail["GET /speculation"] = httpx.ReadTimeout("late")
+    result = await bench.run(9, batch_size=4)
+    assert (result.link.link, result.effect.effect) == (Link.READY, Effect.APPLIED)
+    assert bench.conditions() == set()
+    assert bench.engine.state()["lease"]["left_s"] > 10
+    assert (await bench.tick()).link.link is Link.UNREACHABLE
+    bench.engine.fail.clear()
+    assert (await bench.tick()).link.link is Link.READY
+    bench.engine.fail["GET /speculation"] = httpx.ConnectError("refused")
+    assert (await bench.tick()).link.link is Link.UNREACHABLE
 
 
 async def test_a_restarted_sidecar_takes_over_its_own_plan(make, clock, tmp_path):
