@@ -46,6 +46,8 @@ class TickResult:
     mode_since_unix_s: float
     """Since when the operator wants what is wanted now."""
     override: Override | None
+    fleet_override: Override | None
+    """The fleet's order, also where one on this pod is in force instead."""
     override_ended: Override | None
     """An override that ended by itself in this turn."""
     steered: Steered
@@ -160,6 +162,7 @@ class ControlLoop:
             shadow=shadow,
             mode_since_unix_s=self._mode_since(override, now_unix_s),
             override=override,
+            fleet_override=self._overrides.fleet(now_unix_s),
             override_ended=ended,
             steered=steered,
             effect=effect,
@@ -256,6 +259,7 @@ class ControlLoop:
             control=control,
             problems=problems,
             store_problem=self._store_problem(),
+            fleet_problem=self._overrides.fleet_problem,
             dry_run=self._params.dry_run,
         )
         return self._conditions.update(messages, now_unix_s)

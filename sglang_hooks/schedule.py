@@ -7,13 +7,14 @@ Two forms:
 
 - JSON, as `PUT /speculation` takes it (`parse_plan`);
 - flat numbers, as SGLang's `set_internal_state` request carries them, since that request is a
-  `Dict[str, int | float]` (`Plan.to_wire`, `Plan.from_wire`).
+  `Dict[str, int | float]` (`Command.to_wire`, `Command.from_wire`).
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+import reprlib
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +48,12 @@ class InvalidPlanError(ValueError):
         self.value = value
 
 
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 60
+
+
 def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return _REPR.repr(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +160,203 @@ def check_arm(at: str, depth: int, gear: str) -> None:
     if (depth > 0) != (gear == "on"):
         rule = "must be warm, cold or frozen at depth 0 and is left out at depth > 0"
         raise InvalidPlanError(f"{at}.gear", rule, gear)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a `PUT /speculation` asks for."""
+
+    schedule: Schedule
+    probe: Probe | None
+    lease_s: float
+    """Seconds that the plan is in force unless renewed; 1..3600."""
+    sequence: int
+    """Order of plans; 1..2^53-1."""
+    holder: str
+    """Who sent it; 1..128 printable characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What the HTTP process tells every scheduler process: follow `schedule`, or, with `None`, SGLang.
+
+    `order` is the HTTP process's own counter, `sequence` the holder's (0: no plan was ever sent).
+    """
+
+    order: int
+    sequence: int
+    schedule: Schedule | None
+    probe: Probe | None = None
+
+    def to_wire(self) -> dict[str, int | float]:
+        """The flat form; every value is an `int`."""
+        rows = self.schedule.rows if self.schedule is not None else ()
+        flat: dict[str, int | float] = {
+            f"{PREFIX}order": self.order,
+            f"{PREFIX}sequence": self.sequence,
+            f"{PREFIX}rows": len(rows),
+        }
+        for i, row in enumerate(rows):
+            flat[f"{PREFIX}row.{i}.min_batch_size"] = row.min_batch_size
+            flat[f"{PREFIX}row.{i}.depth"] = row.depth
+            flat[f"{PREFIX}row.{i}.gear"] = GEARS.index(row.gear)
+        if self.probe is not None:
+            for name in _PROBE_NUMBERS:
+                flat[f"{PREFIX}probe.{name}"] = getattr(self.probe, name)
+            flat[f"{PREFIX}probe.gear"] = GEARS.index(self.probe.gear)
+        return flat
+
+    @classmethod
+    def from_wire(
+        cls, flat: Mapping[str, object], built_depths: Collection[int], gears: Collection[str]
+    ) -> Command:
+        """Read the flat form back, trusting nothing; raises `InvalidPlanError` naming the key.
+
+        SGLang coerces "1" and true to numbers on the way, and whoever may call its
+        `/set_internal_state` may send our keys, so everything is checked again.
+        """
+        left = dict(flat)
+
+        def take(name: str, low: int, high: int) -> int:
+            key = PREFIX + name
+            if key not in left:
+                raise InvalidPlanError(key, "must be given", None)
+            return _integer(key, left.pop(key), low, high)
+
+        def take_gear(name: str) -> str:
+            return GEARS[take(name, 0, len(GEARS) - 1)]
+
+        order, sequence = take("order", 1, MAX_SEQUENCE), take("sequence", 0, MAX_SEQUENCE)
+        rows = tuple(
+            Row(
+                take(f"row.{i}.min_batch_size", 1, MAX_BATCH_SIZE),
+                take(f"row.{i}.depth", 0, MAX_STEPS),
+                take_gear(f"row.{i}.gear"),
+            )
+            for i in range(take("rows", 0, MAX_ROWS))
+        )
+        probe = None
+        if any(key.startswith(f"{PREFIX}probe.") for key in left):
+            numbers = {name: take(f"probe.{name}", 0, MAX_STEPS) for name in _PROBE_NUMBERS}
+            probe = Probe(gear=take_gear("probe.gear"), **numbers)
+        if left:
+            raise InvalidPlanError(min(left), "is not a known key", left[min(left)])
+        if not rows and probe is not None:
+            raise InvalidPlanError(f"{PREFIX}probe.depth", "must come with a schedule", probe.depth)
+        schedule = Schedule(rows) if rows else None
+        check_available(schedule, probe, built_depths, gears)
+        return cls(order, sequence, schedule, probe)
+
+
+_PROBE_NUMBERS = ("depth", "every_steps", "burst_steps", "min_batch_size", "max_batch_size", "bursts")
+
+
+def check_available(
+    schedule: Schedule | None, probe: Probe | None, built_depths: Collection[int], gears: Collection[str]
+) -> None:
+    """Raise `InvalidPlanError` when a depth was not built or a gear of off is not in force here."""
+    arms = [(f"schedule[{i}]", r.depth, r.gear) for i, r in enumerate(schedule.rows if schedule else ())]
+    if probe is not None:
+        check_probe(probe)
+        arms.append(("probe", probe.depth, probe.gear))
+    for at, depth, gear in arms:
+        if depth not in built_depths:
+            built = ", ".join(map(str, sorted(built_depths)))
+            raise InvalidPlanError(f"{at}.depth", f"must be a built depth ({built})", depth)
+        if depth == 0 and gear not in gears:
+            rule = f"must be a gear that is available here ({', '.join(gears)})"
+            raise InvalidPlanError(f"{at}.gear", rule, gear)
+
+
+def check_probe(probe: Probe) -> None:
+    """Raise `InvalidPlanError` unless the probe's numbers go together."""
+    check_arm("probe", probe.depth, probe.gear)
+    for name in ("every_steps", "burst_steps", "min_batch_size", "bursts"):
+        if getattr(probe, name) < 1:
+            raise InvalidPlanError(f"probe.{name}", "must be >= 1", getattr(probe, name))
+    if probe.burst_steps > probe.every_steps:
+        rule = f"must be at most probe.every_steps ({probe.every_steps})"
+        raise InvalidPlanError("probe.burst_steps", rule, probe.burst_steps)
+    if probe.max_batch_size < probe.min_batch_size:
+        rule = f"must be at least probe.min_batch_size ({probe.min_batch_size})"
+        raise InvalidPlanError("probe.max_batch_size", rule, probe.max_batch_size)
+
+
+def parse_plan(body: object, built_depths: Collection[int], gears: Collection[str]) -> Plan:
+    """Read the JSON of a `PUT /speculation`; raises `InvalidPlanError` naming the JSON path."""
+    fields = _object("", body, {"schedule", "lease_s", "sequence", "holder"}, {"probe"})
+    rows = fields["schedule"]
+    if not isinstance(rows, list):
+        raise InvalidPlanError("schedule", "must be a list of rows", rows)
+    if len(rows) > MAX_ROWS:
+        raise InvalidPlanError("schedule", f"must have at most {MAX_ROWS} rows", len(rows))
+    schedule = Schedule(_parse_row(f"schedule[{i}]", row) for i, row in enumerate(rows))
+    probe = _parse_probe(fields["probe"]) if fields.get("probe") is not None else None
+    check_available(schedule, probe, built_depths, gears)
+    return Plan(
+        schedule=schedule,
+        probe=probe,
+        lease_s=_number("lease_s", fields["lease_s"], 1.0, MAX_LEASE_S),
+        sequence=_integer("sequence", fields["sequence"], 1, MAX_SEQUENCE),
+        holder=_holder(fields["holder"]),
+    )
+
+
+def _parse_row(at: str, row: object) -> Row:
+    fields = _object(at, row, {"min_batch_size", "depth"}, {"gear"})
+    depth = _integer(f"{at}.depth", fields["depth"], 0, MAX_STEPS)
+    start = _integer(f"{at}.min_batch_size", fields["min_batch_size"], 1, MAX_BATCH_SIZE)
+    return Row(start, depth, _gear(at, fields, depth))
+
+
+def _parse_probe(probe: object) -> Probe:
+    required = {"depth", "every_steps", "burst_steps"}
+    fields = _object("probe", probe, required, {"gear", "min_batch_size", "max_batch_size", "bursts"})
+    numbers = {
+        name: _integer(f"probe.{name}", fields[name], 0, MAX_STEPS)
+        for name in _PROBE_NUMBERS
+        if name in fields
+    }
+    return Probe(gear=_gear("probe", fields, numbers["depth"]), **numbers)
+
+
+def _gear(at: str, fields: Mapping[str, object], depth: int) -> str:
+    gear = fields.get("gear", "on" if depth > 0 else "warm")
+    if not isinstance(gear, str):
+        raise InvalidPlanError(f"{at}.gear", f"must be one of {', '.join(GEARS)}", gear)
+    return gear
+
+
+def _holder(value: object) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= 128 or not value.isprintable():
+        raise InvalidPlanError("holder", "must be 1 to 128 printable characters", value)
+    return value
+
+
+def _object(at: str, value: object, required: set[str], optional: set[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidPlanError(at or "body", "must be an object", value)
+    prefix = f"{at}." if at else ""
+    for key in value:
+        if key not in required and key not in optional:
+            rule = f"is not a known field (known: {', '.join(sorted(required | optional))})"
+            raise InvalidPlanError(prefix + _short(key).strip("'"), rule, value[key])
+    for key in sorted(required - value.keys()):
+        raise InvalidPlanError(prefix + key, "must be given", None)
+    return value
+
+
+def _integer(at: str, value: object, low: int, high: int) -> int:
+    if type(value) is not int:  # bool is an int, 3.0 is a float: neither is what was meant
+        raise InvalidPlanError(at, "must be an integer", value)
+    if not low <= value <= high:
+        raise InvalidPlanError(at, f"must be between {low} and {high}", value)
+    return value
+
+
+def _number(at: str, value: object, low: float, high: float) -> float:
+    if type(value) not in (int, float):
+        raise InvalidPlanError(at, "must be a number", value)
+    if not low <= value <= high:  # type: ignore[operator]  # also refuses NaN
+        raise InvalidPlanError(at, f"must be between {low:g} and {high:g}", value)
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,63 @@
+"""Which row of a cost profile stands for which way of running the simulated engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from controller.simulation.cost_profile import OWN_OFF, PLAIN, SKIP_DRAFT_EXTEND, CostProfile
+
+Arm: TypeAlias = tuple[int, str]
+"""Draft depth and gear (`on`, `warm`, `cold`), as the hook's schedule names them."""
+
+OFF_WARM: Arm = (0, "warm")
+OFF_COLD: Arm = (0, "cold")
+
+
+def arm_rows(profile: CostProfile, *, plain_decode: bool = True) -> dict[Arm, str]:
+    """The arms that an engine with this profile has, each with its row; raises `ValueError` for none.
+
+    Off and warm is `depth_0`, SGLang's own off.  Off and cold is `plain` when the hook's plain decoding is
+    in force (`plain_decode`), else `depth_0_skip_draft_extend`.  `plain` stands for plain decoding although
+    some profiles hold a row of it (`depth_0_plain_decode`), because that row is from another measurement
+    session with another statistic; against its own baseline it was within 3 % of `plain`.
+    """
+    rows: dict[Arm, str] = {}
+    if OWN_OFF in profile.rows:
+        rows[OFF_WARM] = OWN_OFF
+    cold = PLAIN if plain_decode else SKIP_DRAFT_EXTEND
+    if cold in profile.rows:
+        rows[OFF_COLD] = cold
+    rows |= {(depth, "on"): f"depth_{depth}" for depth in profile.depths}
+    if not rows:
+        raise ValueError(f"profile {profile.name!r} has no row that an engine could run")
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class ArmCost:
+    """Noise-free step time of one arm: `base_s[batch] + per_token_s * (context - batch * mean_context)`."""
+
+    base_s: npt.NDArray[np.float64]
+    """Seconds, by batch size 0..max."""
+    per_token_s: float
+    mean_context: float
+
+    def seconds(
+        self, batch: npt.NDArray[np.int64], context: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Seconds of steps at these batch sizes and total context tokens; at least a tenth of the base."""
+        base = self.base_s[batch]
+        return np.maximum(0.1 * base, base + self.per_token_s * (context - batch * self.mean_context))
+
+
+def arm_costs(profile: CostProfile, rows: dict[Arm, str], max_batch_size: int) -> dict[Arm, ArmCost]:
+    """The cost of every arm up to `max_batch_size` requests."""
+    mean = profile.context.per_request_tokens
+    return {
+        arm: ArmCost(profile.step_seconds(row, max_batch_size), profile.context_seconds_per_token(row), mean)
+        for arm, row in rows.items()
+    }

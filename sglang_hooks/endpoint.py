@@ -1,0 +1,85 @@
+"""`GET/PUT/DELETE /speculation` as a FastAPI router; everything behind it is in `control_plane`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from sglang_hooks.control_plane import ControlError, ControlPlane
+from sglang_hooks.schedule import InvalidPlanError
+
+MAX_BODY_BYTES = 64 * 1024
+
+Mark = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def make_router(plane: ControlPlane, *, mark_read: Mark, mark_write: Mark) -> APIRouter:
+    """The three routes.
+
+    `mark_read` and `mark_write` decorate the endpoints with the host's access level: SGLang reads it
+    from the endpoint function.
+    """
+    router = APIRouter()
+
+    @mark_read
+    async def get_speculation() -> JSONResponse:
+        return await _answer(lambda: _with_status(200, plane))
+
+    @mark_write
+    async def put_speculation(request: Request) -> JSONResponse:
+        async def put() -> tuple[int, dict[str, Any]]:
+            return await plane.put(parse_json(await read_body(request)))
+
+        return await _answer(put)
+
+    @mark_write
+    async def delete_speculation(holder: str | None = None) -> JSONResponse:
+        return await _answer(lambda: plane.delete(holder))
+
+    router.add_api_route("/speculation", get_speculation, methods=["GET"])
+    router.add_api_route("/speculation", put_speculation, methods=["PUT"])
+    router.add_api_route("/speculation", delete_speculation, methods=["DELETE"])
+    return router
+
+
+async def read_body(request: Request) -> bytes:
+    """The body, read no further than `MAX_BODY_BYTES`; raises `ControlError` 413."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise ControlError(413, f"body must be at most {MAX_BODY_BYTES} bytes")
+    return bytes(body)
+
+
+def parse_json(body: bytes) -> object:
+    """Raises `ControlError` 400 on anything that is not one unambiguous JSON value."""
+    try:
+        return json.loads(body, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise ControlError(400, f"body must be JSON: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return fields
+
+
+async def _with_status(status: int, plane: ControlPlane) -> tuple[int, dict[str, Any]]:
+    return status, await plane.state()
+
+
+async def _answer(call: Callable[[], Any]) -> JSONResponse:
+    try:
+        status, content = await call()
+    except InvalidPlanError as error:
+        status, content = 422, {"error": {"field": error.field, "message": str(error)}}
+    except ControlError as error:
+        status, content = error.status, {"error": {"field": error.field, "message": str(error)}}
+    return JSONResponse(content, status_code=status)
