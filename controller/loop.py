@@ -69,7 +69,7 @@ class Recorder(Protocol):
     """Takes note of every turn: metrics, decision log, log lines."""
 
     def record(self, result: TickResult) -> None:
-        """Called at the end of each turn; blocking work is done in a thread."""
+        """Called at the end of each turn, in a thread, so it may block."""
         ...
 
 
@@ -171,8 +171,7 @@ class ControlLoop:
             info=self._info,
         )
         self.last = result
-        for recorder in self._recorders:
-            await asyncio.to_thread(recorder.record, result)
+        await asyncio.to_thread(self._record, result)
         return result
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -180,12 +179,16 @@ class ControlLoop:
         try:
             while not stop.is_set():
                 began_s = self._clock()
+                self._wake.clear()  # before the turn: an order that comes during it deserves another
                 await self._survive(began_s)
-                self._wake.clear()
                 left_s = self._params.period_s - (self._clock() - began_s)
                 await self._wait(stop, max(left_s, self._params.period_s / 10))
         finally:
             await self._shut_down()
+
+    def _record(self, result: TickResult) -> None:
+        for recorder in self._recorders:
+            recorder.record(result)
 
     def wake(self) -> None:
         """Tick now instead of at the end of the period: an operator has spoken."""
