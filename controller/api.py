@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request, params
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -40,11 +40,16 @@ def create_app(sidecar: Sidecar) -> FastAPI:
     _add_errors(app)
     _add_limits(app, sidecar.settings.api.max_body_bytes)
     _add_probes(app, sidecar)
-    writes = _bearer(sidecar)
-    reads = writes if sidecar.settings.api.protect_reads else _open
+    reads = _reads(sidecar)
     _add_views(app, sidecar, reads)
-    _add_override(app, sidecar, reads, writes)
+    _add_override(app, sidecar, reads, _bearer(sidecar))
     return app
+
+
+def reads_guard(sidecar: Sidecar) -> params.Depends:
+    """What every view depends on: the token, where reading is protected."""
+    found: params.Depends = Depends(_reads(sidecar))
+    return found
 
 
 def error(status: int, message: str, field: str | None = None) -> JSONResponse:
@@ -55,6 +60,10 @@ def error(status: int, message: str, field: str | None = None) -> JSONResponse:
 
 async def _open(_request: Request) -> None:
     """No token is asked for."""
+
+
+def _reads(sidecar: Sidecar) -> Protect:
+    return _bearer(sidecar) if sidecar.settings.api.protect_reads else _open
 
 
 def _bearer(sidecar: Sidecar) -> Protect:

@@ -44,6 +44,8 @@ class TickResult:
     shadow: Decision | None
     """What the shadow policy would do."""
     override: Override | None
+    fleet_override: Override | None
+    """The fleet's order, also where one on this pod is in force instead."""
     override_ended: Override | None
     """An override that ended by itself in this turn."""
     steered: Steered
@@ -144,6 +146,7 @@ class ControlLoop:
             decision=decision,
             shadow=shadow,
             override=override,
+            fleet_override=self._overrides.fleet(now_unix_s),
             override_ended=ended,
             steered=steered,
             effect=effect,
@@ -224,6 +227,7 @@ class ControlLoop:
             control=control,
             problems=problems,
             store_problem=self._store_problem(),
+            fleet_problem=self._overrides.fleet_problem,
             dry_run=self._params.dry_run,
         )
         return self._conditions.update(messages, now_unix_s)

@@ -110,5 +110,6 @@ def override_to_json(override: Override) -> dict[str, Any]:
         "actor": override.actor,
         "set_unix_s": override.set_unix_s,
         "expires_unix_s": override.expires_unix_s,
+        "scope": override.scope,
         "detail": f"{override.mode} by {override.actor or 'someone'}: {override.reason}",
     }

@@ -119,11 +119,11 @@ class Sidecar:
         return await self._ordered(order)
 
     async def clear_override(self, reason: str, actor: str) -> dict[str, Any]:
-        """End the order in force; does nothing when there is none."""
-        if self._overrides.current(self._wall_clock()) is None:
+        """End this pod's order; does nothing when there is none."""
+        if self._overrides.pod(self._wall_clock()) is None:
             return self.override()
         order = Override(Mode.AUTO, None, reason, actor, self._wall_clock(), None)
-        await asyncio.to_thread(self._overrides.set, order)
+        await asyncio.to_thread(self._overrides.clear)
         return await self._ordered(order)
 
     async def _ordered(self, order: Override) -> dict[str, Any]:

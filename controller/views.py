@@ -26,6 +26,7 @@ def status(result: TickResult | None, *, now_s: float, since_unix_s: float, dry_
         "type": advice(result),
         "dry_run": dry_run,
         "override": override_to_json(override) if override else None,
+        "fleet_override": override_to_json(result.fleet_override) if result.fleet_override else None,
         "decision": decision_to_json(result.decision),
         "effect": {
             "state": str(result.effect.effect),

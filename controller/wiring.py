@@ -14,15 +14,19 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
-from controller.api import create_app
+from controller.api import create_app, reads_guard
 from controller.audit import Audit
+from controller.benefit_recorder import BenefitRecorder
 from controller.conditions import ConditionBoard
 from controller.effect import EffectTracker
 from controller.engine_client import ClientParams, EngineClient
 from controller.errors import StoreError
+from controller.fleet_override import FleetOverrideFile
+from controller.history import History
 from controller.loop import ControlLoop, LoopParams
 from controller.observer import Observer
 from controller.overrides import Overrides
+from controller.page import add_page, add_records
 from controller.recorders import DecisionRecorder
 from controller.scraper import Scraper
 from controller.settings import EngineSettings, Settings
@@ -85,9 +89,11 @@ def assemble(
 ) -> Assembly:
     """A sidecar; `transport` and the clocks are replaced in tests."""
     store, store_problem = open_store(settings)
-    audit, overrides = Audit(store), Overrides(store)
+    fleet = FleetOverrideFile(settings.fleet.file) if settings.fleet.file else None
+    audit, overrides = Audit(store), Overrides(store, fleet)
     client = make_client(settings.engine, transport)
     telemetry = Telemetry(CollectorRegistry())
+    history, benefit = History(), BenefitRecorder(telemetry.registry)
     shadow = settings.policy.shadow
     loop = ControlLoop(
         LoopParams(settings.loop.period_s, settings.dry_run),
@@ -104,7 +110,7 @@ def assemble(
         steering=Steering(_lease(settings, store), client, dry_run=settings.dry_run),
         effects=EffectTracker(settings.loop.confirm_within_s, settings.loop.inert_after_s),
         conditions=ConditionBoard(),
-        recorders=(telemetry, DecisionRecorder(audit)),
+        recorders=(telemetry, benefit, history, DecisionRecorder(audit)),
         store_problem=lambda: store_problem or overrides.problem or audit.problem,
         clock=clock,
         wall_clock=wall_clock,
@@ -120,7 +126,10 @@ def assemble(
         clock=clock,
         wall_clock=wall_clock,
     )
-    return Assembly(sidecar, create_app(sidecar), client, store)
+    app = create_app(sidecar)
+    add_records(app, history, benefit, [reads_guard(sidecar)])
+    add_page(app)
+    return Assembly(sidecar, app, client, store)
 
 
 def open_store(settings: Settings) -> tuple[Store, str | None]:

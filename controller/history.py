@@ -1,0 +1,61 @@
+"""The last half hour, turn by turn, for the status page: bounded, in memory only."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+from controller.loop import TickResult
+from controller.recorders import arm_to_json
+
+KEEP_S = 1800.0
+EVERY_S = 1.0
+"""Turns closer together are left out: a page has no more pixels than that."""
+
+
+class History:
+    """A recorder that keeps one small sample a second."""
+
+    def __init__(self) -> None:
+        self._samples: deque[dict[str, Any]] = deque(maxlen=round(KEEP_S / EVERY_S))
+        self._tokens = 0
+        self._since_s: float | None = None
+
+    def record(self, result: TickResult) -> None:
+        """Take note of a turn."""
+        self._tokens += sum(cell.tokens for cell in result.observation.cells)
+        if self._since_s is not None and result.now_s - self._since_s < EVERY_S * 0.9:
+            return
+        self._samples.append(self._sample(result))
+        self._since_s, self._tokens = result.now_s, 0
+
+    def _sample(self, result: TickResult) -> dict[str, Any]:
+        seen = result.observation
+        return {
+            "at_unix_s": result.now_unix_s,
+            "running_reqs": seen.running_reqs,
+            "queue_reqs": seen.queue_reqs,
+            "batch_size": seen.batch_size,
+            "in_use": arm_to_json(seen.in_use) if seen.in_use else None,
+            "decode_tok_s": self._rate(result),
+            "predicted_tok_s": predicted_tok_s(result),
+        }
+
+    def _rate(self, result: TickResult) -> float | None:
+        """Tokens per second since the sample before; not known without telemetry in this turn."""
+        if self._since_s is None or result.observation.decode_steps is None:
+            return None
+        return self._tokens / (result.now_s - self._since_s)
+
+    def to_json(self, since_unix_s: float = -math.inf) -> dict[str, Any]:
+        """Samples after `since_unix_s`, oldest first; null: not known."""
+        return {"samples": [s for s in list(self._samples) if s["at_unix_s"] > since_unix_s]}
+
+
+def predicted_tok_s(result: TickResult) -> float | None:
+    """What the policy expects of its choice at the present batch size, tokens per second."""
+    evidence = result.decision.evidence
+    chosen = evidence.get("chosen")
+    found = chosen.get("predicted_tok_s") if isinstance(chosen, dict) else evidence.get("predicted_tok_s")
+    return float(found) if isinstance(found, int | float) else None
