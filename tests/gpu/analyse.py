@@ -20,7 +20,19 @@ sys.path[:0] = [str(HERE / "product" if (HERE / "product").is_dir() else HERE.pa
 
 from controller.bench.statistics import estimate, quantile, ratio  # noqa: E402 - the path comes first
 
-KEPT = ("speculation", "refused", "lease", "preflight", "grammar", "failed", "left_out", "acceptance", "load", "apply", "sidecar")
+KEPT = (
+    "speculation",
+    "refused",
+    "lease",
+    "preflight",
+    "grammar",
+    "failed",
+    "left_out",
+    "acceptance",
+    "load",
+    "apply",
+    "sidecar",
+)
 GROUP = ("label", "C", "acceptance", "temperature", "phase", "settling", "burst")
 BIN_S = 0.25
 
@@ -61,7 +73,9 @@ class StepLog:
             if from_s <= at_s < to_s and width:
                 bins[int((at_s - from_s) / BIN_S)].append((batch, width - 1))
         mean = lambda xs: round(sum(xs) / len(xs), 2)  # noqa: E731
-        return [[i * BIN_S, mean([b for b, _ in x]), mean([d for _, d in x])] for i, x in sorted(bins.items())]
+        return [
+            [i * BIN_S, mean([b for b, _ in x]), mean([d for _, d in x])] for i, x in sorted(bins.items())
+        ]
 
 
 def _round(value: float | None, digits: int = 3) -> float | None:
@@ -87,7 +101,11 @@ def toggles(records: list[dict], logs: dict[str, StepLog]) -> list[dict]:
     out = []
     for run in (r for r in records if r["kind"] == "toggles"):
         log = logs[run["server"]]
-        mine = [r for r in records if r["kind"] == "toggle" and r["server"] == run["server"] and r["period_s"] == run["period_s"]]
+        mine = [
+            r
+            for r in records
+            if r["kind"] == "toggle" and r["server"] == run["server"] and r["period_s"] == run["period_s"]
+        ]
         ack, launch, result, unseen = [], [], [], 0
         for i, r in enumerate(mine):
             depth = 4 if r["arm"] == "depth-4" else 0
@@ -98,7 +116,11 @@ def toggles(records: list[dict], logs: dict[str, StepLog]) -> list[dict]:
             unseen += first is None
             launch += [(first - r["put_s"]) * 1e3] if first else []
             result += [(seen - r["put_s"]) * 1e3] if seen else []
-        span = lambda xs: {"p50": _round(quantile(xs, 0.5)), "p99": _round(quantile(xs, 0.99)), "max": _round(max(xs, default=None))}  # noqa: E731
+        span = lambda xs: {
+            "p50": _round(quantile(xs, 0.5)),
+            "p99": _round(quantile(xs, 0.99)),
+            "max": _round(max(xs, default=None)),
+        }
         out.append({
             "server": run["server"], "C": run["C"], "period_s": run["period_s"], "switches": run["switches"], "unseen": unseen,
             "put_to_acknowledged_ms": span(ack), "put_to_first_launch_ms": span(launch), "put_to_first_result_ms": span(result),
@@ -129,7 +151,22 @@ def summary(windows: list[dict]) -> list[dict]:
              for w in windows if w["label"] == "plain" and w.get("tok_s")}  # fmt: skip
     out = []
     for key, group in groups.items():
-        pairs = [(w["tok_s"], plain.get((w["C"], w.get("acceptance"), w.get("phase"), w.get("settling"), w.get("round"), w.get("pass_number")))) for w in group]
+        pairs = [
+            (
+                w["tok_s"],
+                plain.get(
+                    (
+                        w["C"],
+                        w.get("acceptance"),
+                        w.get("phase"),
+                        w.get("settling"),
+                        w.get("round"),
+                        w.get("pass_number"),
+                    )
+                ),
+            )
+            for w in group
+        ]
         pairs = [(a, b) for a, b in pairs if b]
         to_plain = ratio([a for a, _ in pairs], [b for _, b in pairs]) if pairs else None
         tok_s = estimate([w["tok_s"] for w in group])
@@ -156,9 +193,27 @@ def analyse(folder: Path) -> dict:
         span = (w["from_s"], w["to_s"])
         figures = {**logs[w["server"]].window(*span), "clients": clients(requests[w["server"]], *span)}
         over_time = logs[w["server"]].depth_over_time(*span) if w["arm"] == "as-is" else []
-        windows.append({**{k: v for k, v in w.items() if k not in ("kind", "at")}, **figures, "depth_over_time": over_time})
-    out = {"plan": records[0].get("plan"), "servers": {r["server"]: {"start_s": round(r["s"], 1), "setup": r["setup"]} for r in records if r["kind"] == "start"}}
-    out |= {"summary": summary(windows), "windows": windows, "toggles": toggles(records, logs), "bursts": bursts(records, logs)}
+        windows.append(
+            {
+                **{k: v for k, v in w.items() if k not in ("kind", "at")},
+                **figures,
+                "depth_over_time": over_time,
+            }
+        )
+    out = {
+        "plan": records[0].get("plan"),
+        "servers": {
+            r["server"]: {"start_s": round(r["s"], 1), "setup": r["setup"]}
+            for r in records
+            if r["kind"] == "start"
+        },
+    }
+    out |= {
+        "summary": summary(windows),
+        "windows": windows,
+        "toggles": toggles(records, logs),
+        "bursts": bursts(records, logs),
+    }
     for kind in KEPT:
         found = [{k: v for k, v in r.items() if k != "kind"} for r in records if r["kind"] == kind]
         out |= {kind: found} if found else {}

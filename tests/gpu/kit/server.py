@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from controller.bench.client import Client
 from controller.bench.engine import EngineControl
 from controller.bench.load import ClosedLoop
@@ -34,7 +35,9 @@ class ServerFailedError(Exception):
 class Server:
     """Started by `start`, ended by `stop`; `control` speaks to its /speculation."""
 
-    def __init__(self, setup: Setup, port: int, engine: Engine, out: Path, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, setup: Setup, port: int, engine: Engine, out: Path, clock: Callable[[], float]
+    ) -> None:
         self.setup = setup
         self.name = setup.name
         self.port = port

@@ -48,7 +48,9 @@ class Kit:
     server_class = Server
     sidecar_class = Sidecar
 
-    def __init__(self, engine: Engine, out: Path, seconds: float, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, engine: Engine, out: Path, seconds: float, now: Callable[[], float] = time.time
+    ) -> None:
         self.out = out
         self.engine = engine
         self.now = now

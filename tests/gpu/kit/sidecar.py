@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from kit.engines import HERE, PRODUCT
 from kit.journal import Journal
-
 
 SPECGOV = [
     os.environ.get("SPECGOV_PYTHON", sys.executable), "-c", "from controller.cli import main; main()"

@@ -7,10 +7,11 @@ refused with its field, a lease ends, off is plain decoding or says why not, the
 import asyncio
 import os
 
-from controller.bench.arms import parse_arm
 from kit import setups
 from kit.session import Kit, Target
 from kit.sidecar import SPECGOV
+
+from controller.bench.arms import parse_arm
 
 ARMS = ("off-cold", "depth-4", "off-warm", "depth-2", "depth-1")
 

@@ -3,9 +3,10 @@
 import asyncio
 import json
 
-from controller.bench.arms import parse_arm
 from kit import setups
 from kit.session import Kit, Target
+
+from controller.bench.arms import parse_arm
 
 ON, OFF = parse_arm("depth-4"), parse_arm("off-cold")
 BURST = [{"min_batch_size": 1, "depth": 4}, {"min_batch_size": 48, "depth": 0, "gear": "cold"}]
