@@ -1,4 +1,4 @@
-"""A steerable server in virtual time, behind an httpx transport: streams really stream, and time is the loop's."""
+"""A steerable server in virtual time, behind an httpx transport: streams really stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Stream(httpx.AsyncByteStream):
 
 
 class FakeServer(httpx.AsyncBaseTransport):
-    """Every request gets `tokens_per_step` tokens every `step_s`, by the depth in force; counts as the hook does."""
+    """Gives `tokens_per_step` tokens every `step_s`, by the depth in force; counts as the hook does."""
 
     def __init__(self, step_s=None, tokens_per_step=None, *, hook=True):
         self.step_s = step_s or {0: 0.010, 2: 0.020}
@@ -53,9 +53,16 @@ class FakeServer(httpx.AsyncBaseTransport):
             row = body["schedule"][0]
             self.depth, self.gear, self.sequence = row["depth"], row.get("gear", "on"), body["sequence"]
         cells = [
-            {"batch_bucket": 1, "depth": d, "gear": g, "timed_request_steps": c["request_steps"], "timed_context_tokens": 300 * c["request_steps"], **c}
+            {
+                "batch_bucket": 1,
+                "depth": d,
+                "gear": g,
+                "timed_request_steps": c["request_steps"],
+                "timed_context_tokens": 300 * c["request_steps"],
+                **c,
+            }
             for (d, g), c in self.cells.items()
-        ]  # fmt: skip
+        ]
         steps = sum(c["steps"] for c in cells)
         telemetry = [
             {

@@ -42,13 +42,13 @@ def test_a_difference_within_its_standard_error_is_none():
 
 
 def test_the_schedule_switches_where_the_curves_cross_in_batch_sizes():
-    """ln(3200/2700) = 0.170, ln(5600/7800) = -0.331: at 16 * 4^(0.170/0.501) = 25.6 requests, 20.5 in a batch."""
+    """ln(3200/2700) = 0.170, ln(5600/7800) = -0.331: at 16 * 4^(0.170/0.501) = 25.6 requests, 20 a batch."""
     halved = {1: 1.0, 16: 14.0, 64: 46.0}
     assert schedule({"depth-2": ON, "off-cold": OFF}, DEPTHS, halved) == ((1, "depth-2"), (20, "off-cold"))
 
 
 def test_the_advice_says_what_the_schedule_is_worth():
-    """Against depth 2: 1, 1, 7800/5600, geometric mean 1.117; plain is best at 64 but cannot be steered to."""
+    """Against depth 2: 1, 1, 7800/5600, mean 1.117; plain is best at 64 but cannot be steered to."""
     curves = {"depth-2": ON, "off-cold": OFF, "plain": PLAIN}
     found = advise(curves, DEPTHS, steerable=["depth-2", "off-cold"], batch_sizes={1: 1, 16: 16, 64: 64})
     assert found.best == {1: "depth-2", 16: "depth-2", 64: "plain"}

@@ -4,7 +4,6 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.controller.bench.fake_server import FakeServer, http
 
 from controller.bench.arms import parse_arm
 from controller.bench.campaign import Campaign, Failure, Timing
@@ -14,6 +13,7 @@ from controller.bench.engine import EngineControl
 from controller.bench.prompts import Prompt, RandomTokens
 from controller.bench.scenario import Phase
 from controller.bench.target import ServerUnderTest, Target
+from tests.controller.bench.fake_server import FakeServer, http
 
 pytestmark = pytest.mark.looptime
 SOURCE = RandomTokens((4, 4), (100, 100))
@@ -127,8 +127,11 @@ async def test_a_scenario_takes_every_arm_through_every_phase():
         found = campaign([Target(one, parse_arm("off-cold")), Target(one, parse_arm("depth-2"))])
         await run_scenario(found, phases, lambda _: SOURCE, rounds=1)
     assert [(w.label, w.phase, w.concurrency) for w in found.windows] == [
-        ("off-cold", "calm", 1), ("off-cold", "busy", 4), ("depth-2", "calm", 1), ("depth-2", "busy", 4),
-    ]  # fmt: skip
+        ("off-cold", "calm", 1),
+        ("off-cold", "busy", 4),
+        ("depth-2", "calm", 1),
+        ("depth-2", "busy", 4),
+    ]
     assert found.windows[1].stats.output_tok_s == pytest.approx(400, rel=0.1)
     assert fake.calls.count(("POST", "/set_internal_state")) == 2
 

@@ -5,21 +5,21 @@ import json
 
 import httpx
 import pytest
-from tests.controller.bench.fake_server import FakeServer, Stream, http
 
 from controller.bench.client import Client, Dialect
 from controller.bench.prompts import Prompt
 from controller.bench.records import RequestRecord
+from tests.controller.bench.fake_server import FakeServer, Stream, http
 
 pytestmark = pytest.mark.looptime
 
 
-async def sent(transport, *, streamed=True, dialect=Dialect.SGLANG, prompt=Prompt(6, text="hi")):
+async def sent(transport, *, streamed=True, dialect=Dialect.SGLANG):
     """The record of one request."""
     clock = asyncio.get_running_loop().time
     async with http(transport) as client:
         record = RequestRecord(clock(), streamed)
-        await Client(client, clock, dialect, "m").send(prompt, record)
+        await Client(client, clock, dialect, "m").send(Prompt(6, text="hi"), record)
     return record
 
 

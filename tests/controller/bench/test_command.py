@@ -39,7 +39,7 @@ def test_an_arm_that_cannot_be_had_is_refused_with_the_reason():
         _arms(("native",), {"controllable": False, "reason": "no adaptive controller"})
     with pytest.raises(BenchError, match=r"depth-3 must be a built depth \(1, 4\)"):
         _arms(("depth-3",), STATE)
-    with pytest.raises(BenchError, match="arm must be one of .* got 'off'"):
+    with pytest.raises(BenchError, match=r"arm must be one of .* got 'off'"):
         _arms(("off",), STATE)
 
 

@@ -4,12 +4,12 @@ import asyncio
 import random
 
 import pytest
-from tests.controller.bench.fake_server import FakeServer, http
 
 from controller.bench.client import Client
 from controller.bench.load import ClosedLoop, LoopLag, OpenLoop
 from controller.bench.prompts import Prompt, RandomTokens
 from controller.bench.records import window_stats
+from tests.controller.bench.fake_server import FakeServer, http
 
 pytestmark = pytest.mark.looptime
 SHORT = RandomTokens((4, 4), (100, 100))

@@ -85,7 +85,7 @@ def test_held_depths_are_those_of_fixed_arms_and_of_plain_servers():
 
 
 def test_the_profile_is_one_that_the_simulator_reads():
-    """Steps by mean batch size: depth 2 at 1: (6.5 + 6.7) / 2 ms; off-cold is plain decoding; plain from its streams."""
+    """Depth 2 at batch size 1: (6.5 + 6.7) / 2 ms; off-cold is plain decoding; plain from its streams."""
     profile = cost_profile(OUTCOME, "mine")
     assert profile["step_ms"]["depth_2"] == {"1": 6.6, "48": 22.0}
     assert profile["step_ms"]["depth_0_plain_decode"] == {"1": 4.9, "48": 6.4}
@@ -101,8 +101,17 @@ def test_a_profile_without_step_times_is_none():
 
 def test_counters_that_went_back_are_an_error():
     """The engine restarted inside the window: the difference means nothing."""
-    cell_json = {"batch_bucket": 1, "depth": 2, "gear": "on", "request_steps": 1, "tokens": 1, "timed_steps": 1,
-                 "timed_seconds": 0.1, "timed_request_steps": 1, "timed_context_tokens": 1}  # fmt: skip
+    cell_json = {
+        "batch_bucket": 1,
+        "depth": 2,
+        "gear": "on",
+        "request_steps": 1,
+        "tokens": 1,
+        "timed_steps": 1,
+        "timed_seconds": 0.1,
+        "timed_request_steps": 1,
+        "timed_context_tokens": 1,
+    }
     states = [{"telemetry": [{"cells": [{**cell_json, "steps": n}]}]} for n in (5, 2)]
     with pytest.raises(ValueError, match="engine restarted"):
         difference(*states)

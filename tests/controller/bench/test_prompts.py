@@ -1,5 +1,6 @@
 """Prompt sources."""
 
+import json
 import random
 
 import pytest
@@ -36,7 +37,8 @@ def test_joining_half_way_leaves_half_the_answer_and_grows_the_context():
 
 def test_sharegpt_is_read_as_json_and_as_jsonl():
     """The answer's length in characters, over four, is what is asked for."""
-    row = '{"conversations": [{"from": "human", "value": "why?"}, {"from": "gpt", "value": "0123456789abcdef"}]}'
+    turns = [{"from": "human", "value": "why?"}, {"from": "gpt", "value": "0123456789abcdef"}]
+    row = json.dumps({"conversations": turns})
     for text in (f"[{row}]", f"{row}\n\n{row}\n"):
         prompt = parse_sharegpt(text).draw(random.Random(0))
         assert (prompt.text, prompt.output_tokens) == ("why?", 4)

@@ -7,7 +7,8 @@ from controller.bench.scenario import InvalidScenarioError, Phase, parse_scenari
 
 def test_a_phase_has_load_prompts_and_instruments():
     """Everything that a phase can say."""
-    text = '[[phase]]\nname = "day"\nseconds = 60\nconcurrency = 8\nprompts = "coding"\nstate = {"bench.p" = 0.4}\n'
+    text = '[[phase]]\nname = "day"\nseconds = 60\nconcurrency = 8\n'
+    text += 'prompts = "coding"\nstate = {"bench.p" = 0.4}\n'
     assert parse_scenario(text) == (Phase("day", 60.0, 8, "coding", {"bench.p": 0.4}),)
 
 

@@ -61,8 +61,11 @@ class Server:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
                 self._engine.command(self.setup, self.port, self._out),
                 env=self._engine.environment(self.setup, self._out),
-                stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=self._out,
-            )  # fmt: skip
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self._out,
+            )
         started_s = time.time()
         while time.time() - started_s < limit_s and self._process.poll() is None:
             with contextlib.suppress(httpx.HTTPError):
@@ -130,7 +133,7 @@ class Server:
         return [r.error for r in load.records if r.error is not None]
 
     async def internal(self, values: dict[str, float]) -> bool:
-        """POST /set_internal_state; true when the server took every value (HTTP 200 alone does not say so)."""
+        """POST /set_internal_state; true when every value was taken (HTTP 200 alone does not say so)."""
         answer = await self.http.post("/set_internal_state", json={"server_args": values})
         return answer.status_code == httpx.codes.OK and "true" in answer.text.lower()
 
