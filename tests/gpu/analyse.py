@@ -216,6 +216,26 @@ def summary(windows: list[dict]) -> list[dict]:
     return out
 
 
+def comparisons(records: list[dict], windows: list[dict]) -> list[dict]:
+    """Paired ratios that a plan asked for (`compare`), by concurrency: throughput, and median step time."""
+    out = []
+    for wanted in (r for r in records if r["kind"] == "compare"):
+        mine = {(w["C"], w.get("round")): w for w in windows if w["label"] == wanted["of"] and w.get("tok_s")}
+        base = {(w["C"], w.get("round")): w for w in windows if w["label"] == wanted["to"] and w.get("tok_s")}
+        for c in sorted({c for c, _ in mine.keys() & base.keys()}):
+            pairs = [(mine[key], base[key]) for key in sorted(mine.keys() & base.keys()) if key[0] == c]
+            found = {
+                name: ratio([a[name] for a, _ in pairs], [b[name] for _, b in pairs])
+                for name in ("tok_s", "step_ms_p50")
+            }
+            figures = {f"{name}_ratio": _round(e.mean, 4) for name, e in found.items()}
+            widths = {f"{name}_half_width": _round(e.half_width, 4) for name, e in found.items()}
+            out.append(
+                {"of": wanted["of"], "to": wanted["to"], "C": c, "pairs": len(pairs), **figures, **widths}
+            )
+    return out
+
+
 def analyse(folder: Path) -> dict:
     """Everything that one plan found."""
     records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
@@ -247,6 +267,7 @@ def analyse(folder: Path) -> dict:
         "windows": windows,
         "toggles": toggles(records, logs),
         "bursts": bursts(records, logs),
+        "comparisons": comparisons(records, windows),
     }
     for kind in KEPT:
         found = [{k: v for k, v in r.items() if k != "kind"} for r in records if r["kind"] == kind]
