@@ -1,6 +1,6 @@
 """Write a results page from what analyse.py made:  page.py TITLE results.json > page.md
 
-Every figure on the page is in the JSON; what was not measured is a dash, what failed or was left out is listed.
+Every figure is in the JSON; what was not measured is a dash, what failed or was left out is listed.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+INTRODUCTION = (
+    "Real SGLang, dummy weights, acceptance simulated per request and position; made by `tests/gpu`, whose",
+    "README says how. Output tokens per second come from the servers' own step logs, ± the half width of the",
+    "95 % interval over alternated windows; the percentage is the paired ratio to the server without",
+    "speculation (`plain`) in the same round.\n",
+)
 NOTES = ("acceptance", "temperature", "phase", "settling", "burst")
 
 
 def page(title: str, results: dict) -> Iterator[str]:
     """The page, line by line."""
     yield f"# {title}\n"
-    yield "Real SGLang, dummy weights, acceptance simulated per request and position; made by `tests/gpu`, whose README"
-    yield "says how. Output tokens per second come from the servers' own step logs, ± the half width of the 95 %"
-    yield "interval over alternated windows; the percentage is the paired ratio to the server without speculation"
-    yield "(`plain`) in the same round.\n"
+    yield from INTRODUCTION
     for name, plan in results.items():
         yield f"## {name}\n"
         yield from _servers(plan["servers"])

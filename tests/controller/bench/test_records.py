@@ -22,7 +22,7 @@ def test_latencies_of_one_stream():
 
 
 def test_tokens_count_when_they_arrive_whoever_ends():
-    """Of a running stream only the 4 tokens inside [11, 12) count: 4 tokens in 1 s."""
+    """Of a running stream only the 4 tokens inside (11, 12] count: 4 tokens in 1 s."""
     found = window_stats([stream(10.0, [(10.5, 2), (11.5, 6), (12.5, 10)], ended=False)], 11.0, 12.0)
     assert found.output_tok_s == 4
     assert found.finished == 0

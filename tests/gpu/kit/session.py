@@ -225,7 +225,9 @@ class Kit:
         to_s = self.now()
         after = await target.server.control.progress() if target.server.setup.hook else None
         hook_tok_s = (
-            None if before is None or after is None else (after.tokens - before.tokens) / (to_s - from_s)
+            None
+            if before is None or after is None
+            else (after.tokens - before.tokens) / (self.now() - from_s)
         )
         span = dict(
             label=target.label,
