@@ -1,1 +1,1 @@
-"""Makes the alert rules and the Grafana dashboards: `python -m deploy.generate`.  Never edit those by hand."""
+"""Makes alert rules and dashboards: `python -m deploy.generate`.  Never edit those by hand."""

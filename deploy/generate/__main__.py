@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     differing = changed()
     for path in differing:
-        print(path.relative_to(TARGET.parents[1]))
+        sys.stdout.write(f"{path.relative_to(TARGET.parents[1])}\n")
     if parser.parse_args().check:
         return 1 if differing else 0
     for path in differing:

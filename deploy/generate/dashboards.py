@@ -129,7 +129,7 @@ def _now() -> Iterable[object]:
         (Reference.ALWAYS_ON, "Against always on"),
         (Reference.ALWAYS_OFF, "Against always off"),
     ):
-        text = "Tokens more than that would have emitted, over the time range shown, by its measured speed. See docs/grafana.md."
+        text = "Tokens more than that would have emitted in the time shown. See docs/grafana.md."
         yield figure(
             Frame(title, text, unit="percentunit", decimals=1, **small),
             Query(_gain(reference, "$__range")),
@@ -237,7 +237,8 @@ def _decisions() -> Iterable[object]:
     yield lines(
         Frame("Probes", "Share of decode steps that were spent to learn.", unit="percentunit"),
         Query(
-            f"rate(specgov_engine_probe_steps_total{POD}[{W}]) / (rate(specgov_engine_decode_steps_total{POD}[{W}]) > 0)",
+            f"rate(specgov_engine_probe_steps_total{POD}[{W}]) / "
+            f"(rate(specgov_engine_decode_steps_total{POD}[{W}]) > 0)",
             "probes",
         ),
         least=0,
@@ -265,7 +266,8 @@ def _itself() -> Iterable[object]:
         Frame("Duration of a turn", "", unit="s", **third),
         *(
             Query(
-                f"histogram_quantile({q}, sum by (le) (rate(specgov_tick_duration_seconds_bucket{POD}[{W}])))",
+                f"histogram_quantile({q}, "
+                f"sum by (le) (rate(specgov_tick_duration_seconds_bucket{POD}[{W}])))",
                 f"p{q * 100:g}",
             )
             for q in (0.5, 0.99)
@@ -296,6 +298,12 @@ def _itself() -> Iterable[object]:
 
 MODEL = 'on (instance) group_left (model) specgov_engine_info{model=~"$model"}'
 """Gives a pod's series its model."""
+
+
+PODS = (
+    "specgov_depth_in_use * on (instance) group_left (model, sglang_version, attention_backend) "
+    'specgov_engine_info{model=~"$model"}'
+)
 
 
 def _by_model(expr: str, how: str = "sum") -> str:
@@ -377,9 +385,7 @@ def _fleet_panels() -> Iterable[object]:
     )
     yield rows(
         Frame("Pods", "Model, versions and depth in use of each.", span=24, height=10),
-        Query(
-            f'specgov_depth_in_use * on (instance) group_left (model, sglang_version, attention_backend) specgov_engine_info{{model=~"$model"}}'
-        ),
+        Query(PODS),
     )
 
 

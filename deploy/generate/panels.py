@@ -59,7 +59,7 @@ def _framed(panel, frame: Frame, queries: tuple[Query, ...], *, instant: bool = 
 
 def lines(
     frame: Frame, *queries: Query, stacked: bool = False, stepped: bool = False, least: float | None = None
-):  # noqa: ANN201
+) -> timeseries.Panel:
     """Lines over time; gaps stay gaps."""
     panel = _framed(timeseries.Panel(), frame, queries).line_width(1.5).fill_opacity(30 if stacked else 8)
     panel = panel.show_points(common_models.VisibilityMode.NEVER).span_nulls(False)
@@ -78,7 +78,7 @@ def lines(
 
 def figure(
     frame: Frame, query: Query, *, as_name: bool = False, marks: tuple[tuple[float | None, str], ...] = ()
-):  # noqa: ANN201
+) -> stat.Panel:
     """One figure now; `as_name`: the legend is what is shown, for states; `marks`: (from, colour)."""
     panel = _framed(stat.Panel(), frame, (query,), instant=True)
     reduce = common.ReduceDataOptions().calcs(["lastNotNull"])
@@ -94,7 +94,7 @@ def figure(
     return panel
 
 
-def states(frame: Frame, *queries: Query, marks: tuple[tuple[float | None, str], ...]):  # noqa: ANN201
+def states(frame: Frame, *queries: Query, marks: tuple[tuple[float | None, str], ...]) -> statetimeline.Panel:
     """Bands of states over time; `marks`: (from, colour)."""
     steps = [models.Threshold(value=value, color=colour) for value, colour in marks]
     panel = _framed(statetimeline.Panel(), frame, queries)
@@ -103,7 +103,7 @@ def states(frame: Frame, *queries: Query, marks: tuple[tuple[float | None, str],
     return panel.show_value(common_models.VisibilityMode.AUTO).row_height(0.9).merge_values(True)
 
 
-def rows(frame: Frame, *queries: Query):  # noqa: ANN201
+def rows(frame: Frame, *queries: Query) -> table.Panel:
     """A table of the labels and the values now, one row per pod."""
     panel = table.Panel().title(frame.title).description(frame.text).span(frame.span).height(frame.height)
     panel = panel.datasource(SOURCE)

@@ -6,8 +6,10 @@ use it.  From a shell: `python -m tests.e2e.stage` serves it with a load that ri
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -55,6 +57,12 @@ class Stage:
     def get(self, path: str) -> Any:
         """JSON of the sidecar's API."""
         return httpx.get(self.url + path, trust_env=False, timeout=10).raise_for_status().json()
+
+    def put_override(self, body: Mapping[str, Any], token: str | None = None) -> Any:
+        """Give an order; the answer's JSON."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        answer = httpx.put(self.url + "/v1/override", json=body, headers=headers, trust_env=False, timeout=10)
+        return answer.raise_for_status().json()
 
     def wait_for(self, path: str, condition: Any, within_s: float = 30.0) -> Any:
         """The first answer of `path` that meets `condition`; fails after `within_s`."""
@@ -104,7 +112,7 @@ async def _run(
         servers = [_server(server.app, running.engine_port), _server(assembly.app, running.api_port)]
         for each in servers:
             group.create_task(each.serve())
-        while not all(each.started for each in servers):
+        while not all(each.started for each in servers):  # noqa: ASYNC110  uvicorn has no event for it
             await asyncio.sleep(0.05)
         loop = group.create_task(assembly.sidecar.loop.run(ended))
         clients = group.create_task(_clients(running))
@@ -157,9 +165,6 @@ WAVE = (2, 2, 6, 12, 24, 40, 60, 80, 60, 40, 20, 8, 2, 1)
 
 
 def _serve_forever() -> None:
-    import argparse
-    import itertools
-
     parser = argparse.ArgumentParser()
     parser.add_argument("--api-port", type=int, default=0)
     parser.add_argument("--engine-port", type=int, default=0)
