@@ -21,6 +21,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody, "description": text}
     for code, text in {
         401: "The bearer token is missing or wrong",
+        409: "The order cannot be carried out by a sidecar that runs dry",
         413: "The body is too large",
         422: "A field breaks its rule",
     }.items()
@@ -153,10 +154,12 @@ def _add_views(app: FastAPI, sidecar: Sidecar, reads: Protect) -> None:
 
     @app.get("/v1/decisions", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})
     def decisions(
-        before: Annotated[int | None, Query(ge=1, le=2**53)] = None,
-        limit: Annotated[int, Query(ge=1, le=500)] = 50,
-        kind: Kind | None = None,
-        reason: Annotated[str | None, Query(max_length=64)] = None,
+        before: Annotated[
+            int | None, Query(ge=1, le=2**53, description="Only rows older than this id")
+        ] = None,
+        limit: Annotated[int, Query(ge=1, le=500, description="Rows at most, 1 to 500")] = 50,
+        kind: Annotated[Kind | None, Query(description="Only `decision`, `override` or `event`")] = None,
+        reason: Annotated[str | None, Query(max_length=64, description="Only this reason")] = None,
     ) -> DecisionPage:
         """The decision log, newest first."""
         rows = sidecar.decisions(before=before, limit=limit, kind=kind, reason=reason)

@@ -25,7 +25,7 @@ from controller.overrides import Override, Overrides
 from controller.scraper import Scrape, Scraper
 from controller.steering import Lease, Steered, Steering
 from policies.base import Policy
-from policies.types import Action, Decision, Observation, Reason
+from policies.types import Action, Decision, Mode, Observation, Reason, Schedule
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ class TickResult:
     decision: Decision
     shadow: Decision | None
     """What the shadow policy would do."""
+    mode_since_unix_s: float
+    """Since when the operator wants what is wanted now."""
     override: Override | None
     fleet_override: Override | None
     """The fleet's order, also where one on this pod is in force instead."""
@@ -54,6 +56,13 @@ class TickResult:
     control: ControlState | None
     """The control side's last answer, from this turn or an earlier one."""
     info: ServerInfo | None
+
+    @property
+    def in_force(self) -> Schedule | None:
+        """The table that the engine follows after this turn; `None`: its own choice, or not known."""
+        if self.steered.acknowledged and self.steered.wanted is not None:
+            return self.steered.wanted.schedule
+        return self.observation.in_force if self.steered.lease is not Lease.NONE else None
 
 
 class Recorder(Protocol):
@@ -110,6 +119,8 @@ class ControlLoop:
         self._info: ServerInfo | None = None
         self._link = LinkState(Link.UNREACHABLE, "not asked yet")
         self._epoch = 0
+        self._mode = Mode.AUTO
+        self._mode_since_unix_s = wall_clock()
         self._wake = asyncio.Event()
         self.last: TickResult | None = None
         """The latest turn."""
@@ -145,6 +156,7 @@ class ControlLoop:
             observation=observation,
             decision=decision,
             shadow=shadow,
+            mode_since_unix_s=self._mode_since(override, now_unix_s),
             override=override,
             fleet_override=self._overrides.fleet(now_unix_s),
             override_ended=ended,
@@ -203,6 +215,15 @@ class ControlLoop:
         self._control = sample.control or self._control
         self._info = sample.info or self._info
         self._link = classify(sample.control, scrape.errors.get("speculation"), self._info)
+
+    def _mode_since(self, override: Override | None, now_unix_s: float) -> float:
+        mode = override.mode if override else Mode.AUTO
+        if override is not None:
+            self._mode_since_unix_s = override.set_unix_s
+        elif mode is not self._mode:
+            self._mode_since_unix_s = now_unix_s
+        self._mode = mode
+        return self._mode_since_unix_s
 
     def _obstacle(self, decision: Decision, steered: Steered) -> str | None:
         """Why control that is wanted cannot be tried."""

@@ -61,15 +61,10 @@ class Sidecar:
         self._policy_name = policy_name
         self._clock = clock
         self._wall_clock = wall_clock
-        self._mode_since_unix_s = wall_clock()
 
     def status(self) -> dict[str, Any]:
         """The whole state on one page."""
-        override = self._overrides.current(self._wall_clock())
-        since = override.set_unix_s if override else self._mode_since_unix_s
-        return views.status(
-            self.loop.last, now_s=self._clock(), since_unix_s=since, dry_run=self.settings.dry_run
-        )
+        return views.status(self.loop.last, now_s=self._clock(), dry_run=self.settings.dry_run)
 
     def explain(self) -> dict[str, Any]:
         """Why this depth now, and what would change it."""
@@ -127,8 +122,6 @@ class Sidecar:
         return await self._ordered(order)
 
     async def _ordered(self, order: Override) -> dict[str, Any]:
-        if order.mode is Mode.AUTO:
-            self._mode_since_unix_s = order.set_unix_s
         body = override_to_json(order)
         await asyncio.to_thread(self._audit.append, order.set_unix_s, "override", str(order.mode), body)
         self.loop.wake()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
 from prometheus_client.metrics import MetricWrapperBase
 
 from controller.conditions import Condition
@@ -33,6 +33,7 @@ class Telemetry:
     """The metrics, and `record`, which moves them once a turn."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which nobody reads
         self.registry = registry
         self.metrics: list[MetricWrapperBase] = []
         """All of them, in the order of the documentation."""
@@ -189,7 +190,7 @@ class Telemetry:
         self._lease_left.set(_or_nan(steered.lease_left_s))
         self._renewals.inc(steered.renewed)
         _one_of(self._effect, Effect, result.effect.effect)
-        self._record_schedule(result.observation.in_force)
+        self._record_schedule(result.in_force)
 
     def _record_schedule(self, schedule: Schedule | None) -> None:
         for bucket in BATCH_BUCKETS:

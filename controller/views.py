@@ -13,15 +13,15 @@ from controller.steering import Lease
 from policies.types import Action, Mode, Observation
 
 
-def status(result: TickResult | None, *, now_s: float, since_unix_s: float, dry_run: bool) -> dict[str, Any]:
-    """The whole state on one page; `since_unix_s`: since when the mode is what it is."""
+def status(result: TickResult | None, *, now_s: float, dry_run: bool) -> dict[str, Any]:
+    """The whole state on one page."""
     if result is None:
         return {"mode": str(Mode.AUTO), "headline": "starting: no turn is done yet", "conditions": []}
     override, steered = result.override, result.steered
     return {
         "headline": headline(result, dry_run=dry_run),
         "mode": str(override.mode if override else Mode.AUTO),
-        "mode_since_unix_s": since_unix_s,
+        "mode_since_unix_s": result.mode_since_unix_s,
         "why": result.decision.detail,
         "type": advice(result),
         "dry_run": dry_run,
@@ -35,7 +35,7 @@ def status(result: TickResult | None, *, now_s: float, since_unix_s: float, dry_
         },
         "load": load(result.observation),
         "depth": {
-            "in_force": schedule_or_none(result.observation.in_force),
+            "in_force": schedule_or_none(result.in_force),
             "wanted": schedule_or_none(steered.wanted.schedule if steered.wanted else None),
             "in_use": arm_to_json(result.observation.in_use) if result.observation.in_use else None,
             "built": [arm_to_json(arm) for arm in result.observation.built],
@@ -161,7 +161,7 @@ def _would_change(result: TickResult) -> list[str]:
     if override is not None:
         end = "never" if override.expires_unix_s is None else f"at {override.expires_unix_s:.0f} (unix time)"
         lines.append(f"the override ends by itself: {end}; at once with: specgov override auto")
-    schedule, batch_size = result.observation.in_force, result.observation.batch_size
+    schedule, batch_size = result.in_force, result.observation.batch_size
     if schedule is not None and batch_size is not None and result.decision.action is not Action.RELEASE:
         arm = schedule.arm_for(batch_size)
         lines += [
