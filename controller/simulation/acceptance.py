@@ -86,9 +86,10 @@ def _phase(text: str) -> Phase:
 def survival(positions: tuple[float, ...], max_depth: int, factor: float = 1.0) -> Floats:
     """S(1..max_depth): the probability that at least j drafts are accepted."""
     tail = positions[-1:] * max(0, max_depth - len(positions))
-    return np.cumprod(np.array((*positions, *tail)[:max_depth], dtype=np.float64) * factor)
+    conditional = np.array((*positions, *tail)[:max_depth], dtype=np.float64) * factor
+    return np.asarray(np.cumprod(conditional), dtype=np.float64)
 
 
 def expected_tokens(survived: Floats) -> Floats:
     """E[tokens] per request and step at depth 0..len(survived), bonus token included."""
-    return np.concatenate(([1.0], 1.0 + np.cumsum(survived)))
+    return np.asarray(1.0 + np.concatenate(([0.0], np.cumsum(survived))), dtype=np.float64)

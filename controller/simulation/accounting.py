@@ -1,8 +1,8 @@
 """Decode-seconds for the same tokens, and regret.
 
 Two policies that serve the same arrivals do not see the same batches, so their seconds cannot be
-compared step by step.  What can be compared is, at each step that a run really made, the rate of its arm with the
-rate of any other arm *on that very batch*.  With b requests, c context tokens, acceptance phase p:
+compared step by step.  What can be compared, at each step that a run really made, is the rate of its arm
+with the rate of any other arm *on that very batch*.  With b requests, c context tokens, acceptance phase p:
 
     g(arm)  = b * E_p[tokens | depth] / T(arm, b, c)          expected tokens per second, without noise
     spent   = T(used, b, c) + switch seconds
@@ -11,10 +11,10 @@ rate of any other arm *on that very batch*.  With b requests, c context tokens, 
 
     regret = sum(spent) / sum(tokens / max over arms of g(arm)) - 1
 
-The oracle (the maximum) knows true costs and acceptance at each step, pays for no switch and no probe, and never
-has a request that drafts badly after a cold spell.  So regret includes wrong depths, learning, probes,
-switches and the harm done by going cold.  The same sum with one arm held for ever gives "the seconds that
-always-off (or depth k) would have spent for the same tokens".
+The oracle (the maximum) knows true costs and acceptance at each step, pays for no switch and no probe,
+and never has a request that drafts badly after a cold spell.  So regret includes wrong depths, learning,
+probes, switches and the harm done by going cold.  The same sum with one arm held for ever gives "the
+seconds that always-off (or depth k) would have spent for the same tokens".
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
 A profile is a JSON file (`schema` 1):
 
-    {"schema": 1, "name": "...", "step_ms": {"plain": {"1": 4.8, "32": 5.5}, "depth_0": {...}, "depth_2": {...}},
+    {"schema": 1, "name": "...",
+     "step_ms": {"plain": {"1": 4.8, "32": 5.5}, "depth_0": {...}, "depth_2": {...}},
      "context": {"per_request_tokens": 350, "ms_per_million_tokens": {"plain": 27.0}},
      "prefill": {"fixed_ms": 3.0, "ms_per_1k_tokens": 25.0}}
 
 `step_ms` maps a row to batch size to the milliseconds of one decode step.  Rows: `plain` (a server
 without speculation), `depth_0` (SGLang's own off), `depth_0_skip_draft_extend`,
-`depth_0_plain_decode`, and `depth_K` for K >= 1.  `context` and `prefill` are optional.  Other keys describe the
-measurement and are kept as they are.
+`depth_0_plain_decode`, and `depth_K` for K >= 1.  `context` and `prefill` are optional.  Other keys
+describe the measurement and are kept as they are.
 
 Between two measured batch sizes the step time is interpolated by PCHIP in log(batch size) and log(ms):
 smooth, positive, through every measured point, and monotone where the measurement is.  Outside of what a
@@ -93,7 +94,7 @@ class PrefillCost:
 
     fixed_ms: float = 3.0
     ms_per_1k_tokens: float = 25.0
-    measured: bool = False
+    stated: bool = False
     """False: the profile says nothing of prefill.  The defaults are fitted so that the simulated closed loop
     of `h200_llama8b_triton` without speculation meets the measured one (docs/simulator.md)."""
 
@@ -229,9 +230,7 @@ def _prefill(data: object) -> PrefillCost:
     if not isinstance(data, Mapping):
         raise InvalidProfileError("prefill", "must be an object", data)
     fixed = _number("prefill.fixed_ms", data.get("fixed_ms"))
-    return PrefillCost(
-        fixed, _number("prefill.ms_per_1k_tokens", data.get("ms_per_1k_tokens")), measured=True
-    )
+    return PrefillCost(fixed, _number("prefill.ms_per_1k_tokens", data.get("ms_per_1k_tokens")), stated=True)
 
 
 def _number(where: str, value: object, above: float | None = None) -> float:

@@ -52,7 +52,7 @@ class Sample:
     running: int
     waiting: int
     depth_s: float
-    """Sum over all decode seconds of the depth in use; a difference over that of `spent_s` is a mean depth."""
+    """Decode seconds times the depth in use; a difference over that of `spent_s` is a mean depth."""
     spent_s: float
     oracle_s: float
     switches: int
@@ -129,10 +129,7 @@ def _replay(
         at_s = tick * scenario.tick_s
         clock.advance(at_s)
         if sidecar is not None:
-            decision = sidecar.decide()
-            decisions.append(decision)
-            clock.advance(at_s + scenario.put_delay_s)
-            sidecar.apply(decision)
+            decisions.append(sidecar.turn(clock.advance, scenario.put_delay_s))
         samples.append(_sample(engine, accountant.totals, sidecar))
         if progress is not None and tick % 16 == 0:
             progress(min(engine.now_s, end_s))

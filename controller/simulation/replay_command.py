@@ -1,21 +1,22 @@
-"""`specgov replay`: policies against a recorded load and a measured cost profile, in virtual time."""
+"""What `specgov replay` does: runs, progress, tables."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from controller.simulation.acceptance import AFTER_COLD_FACTOR, parse_acceptance
-from controller.simulation.arrivals import InvalidArrivalsError, describe_bad_rows, read_arrivals
-from controller.simulation.cost_profile import InvalidProfileError, load_profile
+from controller.cli._common import show_json
+from controller.errors import SpecgovError
+from controller.simulation.acceptance import parse_acceptance
+from controller.simulation.arrivals import describe_bad_rows, read_arrivals
+from controller.simulation.cost_profile import load_profile
 from controller.simulation.engine import EngineConfig
 from controller.simulation.replay import Run, Scenario, fixed_arms, replay_arm, replay_policy
 from controller.simulation.report import run_to_json, scenario_to_json
@@ -23,76 +24,77 @@ from policies import guards, registry
 from policies.base import Learner, Policy
 
 _errors = Console(stderr=True)
-_USAGE = 2
+DEFAULT_POLICY = "goodput"
 
 
-def replay(
-    profile: Annotated[str, typer.Option(help="Cost profile: a file, or the name of a shipped one.")],
-    arrivals: Annotated[Path, typer.Option(help="Trace: Azure or BurstGPT CSV, Mooncake or own JSONL.")],
-    policy: Annotated[list[str] | None, typer.Option(help="Policy by name; may be given again.")] = None,
-    acceptance: Annotated[
-        str, typer.Option(help="Per position: 0.745, 0.8/0.7/0.6, or over time 0.745@0,0.366@300,...")
-    ] = "0.745",
-    rate_scale: Annotated[float, typer.Option(help="Arrivals this many times as fast.")] = 1.0,
-    duration: Annotated[
-        float | None, typer.Option(help="Seconds: cut the trace there, or repeat it until then.")
-    ] = None,
-    warm: Annotated[bool, typer.Option("--warm", help="Let policies learn on a first pass.")] = False,
-    baselines: Annotated[bool, typer.Option(help="Also replay always-off and every fixed depth.")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse a trace with bad rows.")] = False,
-    plain_decode: Annotated[bool, typer.Option(help="Off-cold costs what plain decoding costs.")] = True,
-    max_running: Annotated[int, typer.Option(min=1, max=4096, help="Running requests at most.")] = 256,
-    kv_tokens: Annotated[int, typer.Option(min=1, help="Size of the KV pool in tokens.")] = 1_000_000,
-    noise: Annotated[float, typer.Option(min=0, max=1, help="Spread of step times (log).")] = 0.03,
-    after_cold: Annotated[
-        float, typer.Option(min=0, max=1, help="Acceptance after a cold spell, as a factor.")
-    ] = AFTER_COLD_FACTOR,
-    tick: Annotated[float, typer.Option(min=0.05, max=60, help="Seconds between decisions.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of noise and acceptance.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Write a picture (PNG, SVG or PDF).")] = None,
-) -> None:
-    """Replay a trace under one or more policies and report regret, latency, switches and probes."""
+class BadRequestError(SpecgovError):
+    """Something that was asked for cannot be had: a file, a name, a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """The options of the command."""
+
+    profile: str
+    arrivals: Path
+    policies: tuple[str, ...]
+    acceptance: str
+    rate_scale: float
+    duration_s: float | None
+    warm: bool
+    baselines: bool
+    strict: bool
+    engine: EngineConfig
+    tick_s: float
+    seed: int
+    as_json: bool
+    plot: Path | None
+
+
+def run(request: ReplayRequest) -> None:
+    """Replay and print; raises `BadRequestError`."""
+    scenario = _scenario(request)
+    runs = list(_policy_runs(scenario, request.policies, warm=request.warm))
+    base = list(_baseline_runs(scenario)) if request.baselines else []
+    report = _report(scenario, request.acceptance, runs, base) | {"warm": request.warm}
+    if request.plot is not None:
+        _plot(request.plot, scenario, runs)
+    if request.as_json:
+        show_json(report)
+    else:
+        _show(report)
+
+
+def _scenario(request: ReplayRequest) -> Scenario:
     try:
-        trace = read_arrivals(arrivals, strict=strict).scaled(rate_scale)
-        scenario = Scenario(
-            profile=load_profile(profile),
-            trace=trace.lasting(duration) if duration else trace,
-            acceptance=parse_acceptance(acceptance),
-            engine=EngineConfig(
-                max_running_requests=max_running,
-                kv_tokens=kv_tokens,
-                noise=noise,
-                after_cold_factor=after_cold,
-                plain_decode=plain_decode,
-            ),
-            seed=seed,
-            tick_s=tick,
-        )
-        names = policy or ["goodput"]
-        for name in names:
+        for name in request.policies:
             registry.find(name)
-        fixed = fixed_arms(scenario)
-    except (InvalidArrivalsError, InvalidProfileError, OSError, ValueError) as error:
-        _errors.print(f"specgov replay: {error}", style="red", markup=False)
-        raise typer.Exit(_USAGE) from None
+        trace = read_arrivals(request.arrivals, strict=request.strict).scaled(request.rate_scale)
+        scenario = Scenario(
+            profile=load_profile(request.profile),
+            trace=trace.lasting(request.duration_s) if request.duration_s else trace,
+            acceptance=parse_acceptance(request.acceptance),
+            engine=request.engine,
+            seed=request.seed,
+            tick_s=request.tick_s,
+        )
+        fixed_arms(scenario)
+    except (OSError, ValueError) as error:
+        raise BadRequestError(str(error)) from None
     if trace.bad_rows:
-        _errors.print(f"{arrivals}: left out {describe_bad_rows(trace)}", style="yellow", markup=False)
-    runs = list(_policy_runs(scenario, names, warm=warm))
-    base = list(_baseline_runs(scenario)) if baselines else []
-    report = {
+        text = f"{request.arrivals}: left out {describe_bad_rows(trace)}"
+        _errors.print(text, style="yellow", markup=False, soft_wrap=True)
+    return scenario
+
+
+def _report(scenario: Scenario, acceptance: str, runs: list[Run], base: list[Run]) -> dict[str, Any]:
+    fixed = fixed_arms(scenario)
+    return {
         "simulated": True,
         **scenario_to_json(scenario, acceptance),
-        "warm": warm,
         "policies": {run.name: run_to_json(run, fixed) for run in runs},
         "baselines": {run.name: run_to_json(run, fixed) for run in base},
     }
-    if plot is not None:
-        _plot(plot, scenario, runs)
-    if as_json:
-        typer.echo(json.dumps(report, indent=1))
-    else:
-        _show(report)
 
 
 def guarded(name: str) -> tuple[Policy, Policy]:
@@ -102,7 +104,7 @@ def guarded(name: str) -> tuple[Policy, Policy]:
     return bare, guards.stack(bare, guards.GuardParams())
 
 
-def _policy_runs(scenario: Scenario, names: list[str], *, warm: bool) -> Iterator[Run]:
+def _policy_runs(scenario: Scenario, names: tuple[str, ...], *, warm: bool) -> Iterator[Run]:
     for name in names:
         bare, policy = guarded(name)
         if warm and isinstance(bare, Learner):
@@ -110,8 +112,8 @@ def _policy_runs(scenario: Scenario, names: list[str], *, warm: bool) -> Iterato
                 replay_policy(scenario.with_seed(scenario.seed + 1), policy, advance)
             learned = bare.export_state()
             bare, policy = guarded(name)
-            assert isinstance(bare, Learner)
-            bare.import_state(learned)
+            if isinstance(bare, Learner):
+                bare.import_state(learned)
         with _progress(name, scenario) as advance:
             run = replay_policy(scenario, policy, advance)
         run.name = name
@@ -138,8 +140,7 @@ def _plot(path: Path, scenario: Scenario, runs: list[Run]) -> None:
 
         plot_replay(path, scenario, runs)
     except ImportError:
-        _errors.print("--plot needs matplotlib: pip install 'specgov[plot]'", style="red", markup=False)
-        raise typer.Exit(_USAGE) from None
+        raise BadRequestError("--plot needs matplotlib: pip install 'specgov[plot]'") from None
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -149,10 +150,17 @@ def _show(report: dict[str, Any]) -> None:
         f" acceptance {report['acceptance']}"
     )
     table = Table(title="Replay", caption=caption)
-    for heading in ("", "regret", "vs best fixed", "vs off", "decode s", "tok/s", "TPOT p50/p99 ms"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for heading in ("TTFT p50/p99 s", "switches/min", "plans/min", "probes"):
-        table.add_column(heading, justify="right")
+    for heading in (
+        "",
+        "regret",
+        "vs best\nfixed",
+        "decode s",
+        "TPOT\nms",
+        "TTFT\ns",
+        "switches\n/min",
+        "probes",
+    ):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for group in ("policies", "baselines"):
         for name, run in report[group].items():
             table.add_row(name, *_cells(run))
@@ -161,23 +169,20 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _cells(run: dict[str, Any]) -> list[str]:
-    tpot, ttft = run["tpot_s"], run["ttft_s"]
+    tpot, ttft = run["tpot_s"]["p50"], run["ttft_s"]["p50"]
     return [
         _percent(run["regret"]),
         _percent(run["against_best_fixed"]),
-        _percent(run["against"].get("always_off")),
         f"{run['decode_seconds']:.1f}",
-        f"{run['output_tok_s'] or 0:.0f}",
-        "-" if tpot["p50"] is None else f"{tpot['p50'] * 1e3:.1f} / {tpot['p99'] * 1e3:.1f}",
-        "-" if ttft["p50"] is None else f"{ttft['p50']:.2f} / {ttft['p99']:.2f}",
+        "-" if tpot is None else f"{tpot * 1e3:.1f}",
+        "-" if ttft is None else f"{ttft:.2f}",
         _number(run["switches"]["per_minute_median"]),
-        _number(run["plan_changes"]["per_minute_median"]),
         _percent(run["probe_share"]),
     ]
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value * 100:+.1f} %"
+    return "-" if value is None else f"{value * 100:.1f} %"
 
 
 def _number(value: float | None) -> str:

@@ -53,7 +53,7 @@ def scenario_to_json(scenario: Scenario, acceptance: str) -> dict[str, Any]:
     trace, engine = scenario.trace, scenario.engine
     return {
         "profile": {"name": scenario.profile.name, **scenario.profile.about},
-        "prefill_measured": scenario.profile.prefill.measured,
+        "prefill_stated": scenario.profile.prefill.stated,
         "arrivals": {
             "format": trace.format,
             "requests": len(trace.arrivals),

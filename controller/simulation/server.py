@@ -6,8 +6,6 @@ counts a token for every four characters, and an answer is as many words as toke
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -69,17 +67,7 @@ def make_server(
 
 
 def _make_app(live: LiveEngine, plane: ControlPlane, profile: CostProfile, model: str) -> FastAPI:
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        task = asyncio.create_task(live.run(), name="simulated engine")
-        try:
-            yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-    app = FastAPI(title="Simulated SGLang", version=SGLANG_VERSION, lifespan=lifespan)
+    app = FastAPI(title="Simulated SGLang", version=SGLANG_VERSION)
     app.include_router(make_router(plane, mark_read=lambda f: f, mark_write=lambda f: f))
     _add_state_routes(app, live, profile, model)
     _add_generate_routes(app, live, model)

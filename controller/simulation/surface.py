@@ -2,7 +2,7 @@
 
 As there: `/v1/loads` is a snapshot taken every 15 decode steps and at once on a prefill or when idle; the
 gauges of `/metrics` are refreshed every 40 decode steps and then keep their last value, idle or not.
-Series and fields of SGLang's that mean nothing here (grammars, disaggregation, sliding windows, ...) are left out.
+Series and fields of SGLang's that mean nothing here (grammars, disaggregation, ...) are left out.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """The sidecar's loop in virtual time: the real observer, policies, guards and control plane, without HTTP.
 
-At every tick the bodies of the engine's `/v1/loads` and `/speculation` go through the sidecar's own parsers and
-observer; a decision goes as the JSON of a `PUT` into the hook's own control plane, whose clock is the
-engine's.
+At every tick the bodies of the engine's `/v1/loads` and `/speculation` go through the sidecar's own
+parsers and observer; a decision goes as the JSON of a `PUT` into the hook's own control plane, whose clock
+is the engine's.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Self
 
 from controller.control_state import Plan, parse_control_state, plan_to_json
@@ -70,6 +71,13 @@ class VirtualSidecar:
     def decide(self) -> Decision:
         """Observe and ask the policy; nothing is applied yet."""
         return self.policy.decide(self.observe())
+
+    def turn(self, advance: Callable[[float], None], put_delay_s: float) -> Decision:
+        """One turn of the loop; `advance(until_s)` lets the delay of the `PUT` pass in the engine."""
+        decision = self.decide()
+        advance(self._engine.now_s + put_delay_s)
+        self.apply(decision)
+        return decision
 
     def apply(self, decision: Decision) -> None:
         """Put a decision in force, hand back, or renew what is there."""

@@ -1,0 +1,1 @@
+"""`specgov demo`: the sidecar governing a simulated engine under a load that rises and falls."""

@@ -1,0 +1,181 @@
+"""What `specgov demo` does: starts engine and sidecar, loads them, and says what it brought."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+
+from controller.cli._common import show_json
+from controller.errors import SettingsError, SpecgovError
+from controller.simulation.acceptance import parse_acceptance
+from controller.simulation.cost_profile import load_profile
+from controller.simulation.demo.load import Phase, draw_arrivals, plan_phases
+from controller.simulation.demo.outcome import Trajectory, compare, held_arm, off_arm
+from controller.simulation.demo.run import DemoError, DemoSettings, Stage, drive, set_up
+from controller.simulation.demo.view import DemoView, outcome_table
+from controller.simulation.engine import EngineConfig
+
+DEFAULT_POLICY = "threshold"
+POLICY_PARAMS: dict[str, dict[str, Any]] = {"threshold": {"gear": "cold"}}
+FAILED, INTERRUPTED = 1, 130
+"""Exit codes: the demo's own clients failed; Ctrl-C, as shells have it."""
+
+
+class BadRequestError(SpecgovError):
+    """Something that was asked for cannot be had: a profile, a policy, a port."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRequest:
+    """The options of the command."""
+
+    seconds: float
+    profile: str
+    acceptance: str
+    policy: str
+    as_json: bool
+    keep: bool
+    engine_port: int
+    api_port: int
+    seed: int
+
+
+def run(request: DemoRequest) -> int:
+    """Run the demo; the exit code.  Raises `BadRequestError`."""
+    console = Console(stderr=request.as_json)
+    show = not request.as_json
+    try:
+        settings = _settings(request)
+        report = asyncio.run(_demo(settings, request.seconds, console, show=show, keep=request.keep))
+    except (SettingsError, OSError, ValueError) as error:
+        raise BadRequestError(str(error)) from None
+    except DemoError as error:
+        console.print(f"specgov demo: {error}", style="red", markup=False)
+        return FAILED
+    except KeyboardInterrupt:
+        return 0 if request.keep else INTERRUPTED
+    if request.as_json:
+        show_json(report)
+    return 0
+
+
+def _settings(request: DemoRequest) -> DemoSettings:
+    return DemoSettings(
+        profile=load_profile(request.profile),
+        acceptance=parse_acceptance(request.acceptance),
+        engine=EngineConfig(),
+        policy=request.policy,
+        policies=POLICY_PARAMS,
+        seed=request.seed,
+        engine_port=request.engine_port,
+        api_port=request.api_port,
+    )
+
+
+async def _demo(
+    settings: DemoSettings, seconds: float, console: Console, *, show: bool, keep: bool
+) -> dict[str, Any]:
+    phases = plan_phases(settings.profile, settings.acceptance, settings.engine, seconds)
+    arrivals = draw_arrivals(phases, np.random.default_rng(settings.seed))
+    title = f"policy {settings.policy}; simulated from profile {settings.profile.name}"
+    view = DemoView(phases, title)
+    async with set_up(settings) as stage:
+        with _screen(console, view, stage, show=show) as watch:
+            governed = await drive(stage, arrivals, seconds, watch)
+        report = await asyncio.to_thread(_report, settings, phases, stage, governed)
+        report["decisions"] = view.log
+        if show:
+            console.print(outcome_table(report["phases"], _caption(settings, report)))
+        if keep:
+            await _keep(console, stage, phases, settings.seed)
+    return report
+
+
+@contextlib.contextmanager
+def _screen(
+    console: Console, view: DemoView, stage: Stage, *, show: bool
+) -> Iterator[Callable[[float], None]]:
+    """A function that takes note of the sidecar's turns and, with `show`, keeps the screen up to date."""
+    if not show:
+        yield lambda at_s: view.note(at_s, stage.last)
+        return
+    with Live(console=console, refresh_per_second=8, transient=True) as screen:
+
+        def watch(at_s: float) -> None:
+            view.note(at_s, stage.last)
+            screen.update(view.draw(at_s, stage))
+
+        yield watch
+
+
+def _report(
+    settings: DemoSettings, phases: tuple[Phase, ...], stage: Stage, governed: Trajectory
+) -> dict[str, Any]:
+    """Replay the governed run's own arrivals with speculation always on and always off, and compare."""
+    arms = stage.live.engine.arms
+    on = max(arms)
+    held = {"always_on": on, "always_off": off_arm(arms)}
+    runs = {
+        name: held_arm(
+            settings.profile,
+            settings.acceptance,
+            settings.engine,
+            arm,
+            governed.requests,
+            seed=settings.seed,
+            end_s=phases[-1].end_s,
+        )
+        for name, arm in held.items()
+    }
+    policy = stage.server.control.policy
+    return {
+        "simulated": True,
+        "profile": {"name": settings.profile.name, **settings.profile.about},
+        "policy": settings.policy,
+        "seconds": phases[-1].end_s,
+        "always_on_depth": on[0],
+        "requests": len(governed.requests),
+        "failed_requests": sum(request.finish_s is None for request in governed.requests),
+        "switches": policy.switches,
+        "probe_steps": policy.probe_steps,
+        "decode_steps": policy.decode_steps,
+        "phases": compare(phases, runs | {"governed": governed}),
+    }
+
+
+def _caption(settings: DemoSettings, report: dict[str, Any]) -> str:
+    about = settings.profile.about
+    measured = ", ".join(
+        str(about[key]) for key in ("gpu", "attention_backend", "model") if about.get(key) is not None
+    )
+    return (
+        f"Simulated, from step times in profile {settings.profile.name} ({measured}). Always on: depth"
+        f" {report['always_on_depth']}. {report['requests']} requests; the other two columns replay exactly"
+        f" the arrivals of the governed run. {report['switches']} changes of depth."
+    )
+
+
+async def _keep(console: Console, stage: Stage, phases: tuple[Phase, ...], seed: int) -> None:
+    """Repeat the load until interrupted, so that there is something to look at."""
+    for name, url in (
+        ("status", f"{stage.api_url}/v1/status"),
+        ("decisions", f"{stage.api_url}/v1/decisions"),
+        ("API", f"{stage.api_url}/docs"),
+        ("sidecar metrics", f"{stage.api_url}/metrics"),
+        ("simulated engine", stage.engine_url),
+        ("engine metrics", f"{stage.engine_url}/metrics"),
+        ("engine control", f"{stage.engine_url}/speculation"),
+    ):
+        console.print(f"{name:17} {url}", markup=False, highlight=False, soft_wrap=True)
+    console.print("The load goes on and on; Ctrl-C ends it.")
+    for turn in itertools.count(seed + 1):
+        arrivals = draw_arrivals(phases, np.random.default_rng(turn))
+        await drive(stage, arrivals, phases[-1].end_s, lambda _: None)
