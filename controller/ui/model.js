@@ -129,9 +129,10 @@ function what(row) {
 
 const outcome = (row) => JSON.stringify([row.kind, row.body.action, row.body.schedule]);
 
-/** Newest first; onlyChanges leaves out a decision that came to the same as the one before it. */
+/** Newest first; onlyChanges leaves out waiting, and a decision that came to the same as the one before it. */
 export function decisionsView(pages, onlyChanges) {
   let rows = pages.flatMap((page) => page.decisions).sort((a, b) => b.id - a.id);
+  if (onlyChanges) rows = rows.filter((row) => row.reason !== "dwell");
   if (onlyChanges) rows = rows.filter((row, i) => row.kind !== "decision" || i + 1 >= rows.length || outcome(row) !== outcome(rows[i + 1]));
   return rows.slice(0, 40).map((row) => ({ id: row.id, atUnixS: row.at_unix_s, ...what(row), reason: row.reason, detail: row.body.detail ?? "", evidence: row.body.evidence }));
 }
