@@ -136,6 +136,10 @@ class CellDelta:
     """Sum of the batch sizes over the timed steps."""
     timed_context_tokens: int
     """Sum over the timed steps of the batch's total context tokens."""
+    after_prefill_steps: int = 0
+    after_prefill_seconds: float = 0.0
+    """Steps right after a prefill and their time since its result, in s: rougher than the clean ones, and
+    all there is where a prefill comes between nearly all steps."""
 
 
 class Mode(StrEnum):
