@@ -117,19 +117,22 @@ class Store:
                 self._trim()
 
     def _trim(self) -> None:
-        rows = self._db.execute("SELECT count(*) FROM log").fetchone()[0]
-        if not rows:
-            return
-        surplus = max(0, rows - self._max_rows)
-        pages = self._db.execute("PRAGMA page_count").fetchone()[0]
-        free = self._db.execute("PRAGMA freelist_count").fetchone()[0]
-        size = (pages - free) * self._db.execute("PRAGMA page_size").fetchone()[0]
-        if size > self._max_bytes:
-            surplus = max(surplus, rows // 4)
-        if surplus:
-            self._db.execute(
-                "DELETE FROM log WHERE id IN (SELECT id FROM log ORDER BY id LIMIT ?)", (surplus,)
-            )
+        rows = self._scalar("SELECT count(*) FROM log")
+        self._delete_oldest(rows - self._max_rows)
+        while self._used_bytes() > self._max_bytes and (rows := self._scalar("SELECT count(*) FROM log")):
+            self._delete_oldest(1 + rows // 4)
+
+    def _used_bytes(self) -> int:
+        pages = self._scalar("PRAGMA page_count") - self._scalar("PRAGMA freelist_count")
+        return pages * self._scalar("PRAGMA page_size")
+
+    def _delete_oldest(self, surplus: int) -> None:
+        if surplus > 0:
+            oldest = "SELECT id FROM log ORDER BY id LIMIT ?"
+            self._db.execute(f"DELETE FROM log WHERE id IN ({oldest})", (surplus,))  # noqa: S608  no input
+
+    def _scalar(self, query: str) -> int:
+        return int(self._db.execute(query).fetchone()[0])
 
     def page(self, *, before: int | None, limit: int, kind: str | None, reason: str | None) -> list[LogRow]:
         """Newest first, ids below `before`, at most `limit`."""
