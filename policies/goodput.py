@@ -118,7 +118,8 @@ class Goodput:
         self._account_probe(observation, cells, seconds)
         self.models.load.observe(cells, seconds, dt_s)
         self._learn_crossings(observation)
-        self.models.ledger.observe(cells, self.models.survival, finite(observation.switches))
+        switches = finite(observation.switches)
+        self.models.ledger.observe(cells, seconds, self.models.survival, switches)
         self._learn_clean_share(cells)
         self._learn_clean_steps(cells)
         drifted = self.models.survival.observe(cells, dt_s)
@@ -133,7 +134,7 @@ class Goodput:
         if pending is not None:
             probe = pending.probe
             mine = [
-                (c.steps, s, c.timed_steps)
+                (c.steps, s, c.timed_steps + c.after_prefill_steps)
                 for c, s in zip(cells, seconds, strict=True)
                 if c.arm == probe.arm and probe.min_batch_size <= c.batch_bucket <= probe.max_batch_size
             ]
@@ -152,7 +153,7 @@ class Goodput:
     def _learn_clean_steps(self, cells: Sequence[CellDelta]) -> None:
         steps = sum(cell.steps for cell in cells)
         if steps > 0:
-            clean = min(1.0, sum(cell.timed_steps for cell in cells) / steps)
+            clean = min(1.0, sum(c.timed_steps + c.after_prefill_steps / 2 for c in cells) / steps)
             self._steps_seen = self._steps_seen * 2.0 ** (-steps / 20.0) + steps
             self._clean_steps += min(1.0, steps / self._steps_seen) * (clean - self._clean_steps)
 

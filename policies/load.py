@@ -18,7 +18,7 @@ from policies.types import CellDelta, Schedule
 
 Floats = npt.NDArray[np.float64]
 
-MEMORY_S = 120.0
+MEMORY_S, MEMORY_STEPS = 120.0, 10000.0
 CROSSING_PRIOR, CROSSING_WEIGHT = 0.03, 200.0
 """Prior of the crossing rate, worth this many decode steps at a boundary in the middle of the load."""
 
@@ -28,10 +28,15 @@ class Load:
 
     def __init__(self) -> None:
         self.seconds = np.zeros(len(KNOTS))
+        self.batch = np.array(KNOTS, dtype=np.float64)
+        """Mean batch size within each bucket."""
         self.latest = np.zeros(len(KNOTS))
         """Decode steps of the latest tick that had any."""
         self.activity = 1.0
         """Share of the time that is spent in decode steps."""
+        self.step_s = 0.01
+        """Mean seconds of a decode step."""
+        self._steps = 0.0
         self._crossings = CROSSING_PRIOR * CROSSING_WEIGHT
         self._exposure = CROSSING_WEIGHT
 
@@ -40,14 +45,19 @@ class Load:
         if dt_s > 0:
             share = min(1.0, sum(seconds) / dt_s)
             self.activity += (1.0 - 2.0 ** (-dt_s / MEMORY_S)) * (share - self.activity)
-        if not cells:
+        steps = sum(cell.steps for cell in cells)
+        if steps <= 0:
             return
+        self._steps = self._steps * 2.0 ** (-steps / MEMORY_STEPS) + steps
+        self.step_s += steps / self._steps * (max(1e-6, sum(seconds) / steps) - self.step_s)
         self.seconds *= 2.0 ** (-min(dt_s, sum(seconds)) / MEMORY_S)
         self.latest = np.zeros(len(KNOTS))
         for cell, spent in zip(cells, seconds, strict=True):
             k = bucket_index(cell.batch_bucket)
             self.seconds[k] += spent
             self.latest[k] += cell.steps
+            share = spent / max(1e-9, self.seconds[k])
+            self.batch[k] += share * (cell.request_steps / max(1.0, cell.steps) - self.batch[k])
 
     def observe_switches(self, schedule: Schedule | None, switches: float) -> None:
         """`switches` (without those of probes) were made in the latest tick under `schedule`."""
@@ -72,12 +82,12 @@ class Load:
         return int(self.latest.argmax()) if self.latest.any() else None
 
     def shares(self, starts: Sequence[int]) -> Floats:
-        """Share of decode time in each interval between `starts` (buckets are spread evenly over theirs)."""
-        return _spread(self.seconds, starts)
+        """Share of decode time in each interval between `starts`."""
+        return self._spread(self.seconds, starts)
 
     def present(self, starts: Sequence[int]) -> Floats:
         """The same for the decode steps of the latest tick."""
-        return _spread(self.latest, starts)
+        return self._spread(self.latest, starts)
 
     def crossings(self, starts: Sequence[int]) -> Floats:
         """Expected crossings per decode step of a boundary at each of `starts[1:]`."""
@@ -91,6 +101,20 @@ class Load:
         part = min(1.0, (batch_size - KNOTS[k]) / (end - KNOTS[k]))
         return float((steps[:k].sum() + part * steps[k]) / max(1.0, float(steps.sum())))
 
+    def _spread(self, weights: Floats, starts: Sequence[int]) -> Floats:
+        """Shares by interval: a bucket's weight forms a triangle around its mean batch size.
+
+        The nearer the mean lies to an edge of the bucket, the narrower the triangle: at 256 of at most 256
+        requests nothing lies at 300.
+        """
+        k = np.array([bucket_index(start) for start in starts])
+        low, high = np.array(KNOTS)[k], np.array([*KNOTS[1:], 2 * KNOTS[-1]])[k]
+        middle = np.array([(a + b - 1) / 2 for a, b in zip(starts, [*starts[1:], 2 * KNOTS[-1]], strict=True)])
+        reach = 2 * np.minimum(self.batch[k] - low, high - 1 - self.batch[k]) + (high - low) / 4
+        shape = np.maximum(1e-9, 1 - np.abs(middle - self.batch[k]) / np.maximum(1.0, reach))
+        of_bucket = np.bincount(k, weights=shape, minlength=len(KNOTS))
+        return np.asarray(weights[k] * shape / of_bucket[k] / max(1e-9, float(weights.sum())))
+
     def export_state(self) -> dict[str, float]:
         """JSON-ready."""
         return {"crossings": self._crossings, "crossing_exposure": self._exposure}
@@ -99,12 +123,6 @@ class Load:
         """Raises `ValueError` naming the field."""
         crossings, exposure = read_number(state, "crossings"), read_number(state, "crossing_exposure", 1.0)
         self._crossings, self._exposure = crossings, exposure
-
-
-def _spread(weights: Floats, starts: Sequence[int]) -> Floats:
-    of_bucket = np.array([bucket_index(start) for start in starts])
-    split = np.bincount(of_bucket, minlength=len(KNOTS))
-    return np.asarray(weights[of_bucket] / max(1e-9, float(weights.sum())) / split[of_bucket])
 
 
 def grid() -> tuple[list[int], list[float]]:

@@ -98,8 +98,8 @@ class Prospect:
     """Variance of p_j measured by a single step at the present batch size, by position."""
     clean_steps: float
     """Share of decode steps that are timed (no prefill in between), 0..1."""
-    aftermath_steps: Floats
-    """Decode steps lost after a probe because requests then draft badly, by arm."""
+    aftermath_s: Floats
+    """Decode seconds lost after a probe because requests then draft badly, by arm."""
     horizon_s: float
     """Decode seconds that a finding will be of use."""
     first: npt.NDArray[np.bool_]
@@ -141,6 +141,7 @@ class Prober:
         self.params = params or ProbeParams()
         self.pending: Pending | None = None
         self.spent_s = 0.0
+        self.aftermath_s = 0.0
         self.decode_s = 0.0
         self.probes = 0
         self._rests: dict[tuple[int, Arm], Rest] = {}
@@ -195,7 +196,7 @@ class Prober:
         for n in self._bursts(prospect.clean_steps):
             value = self._net_value(prospect, n)
             value = np.where(prospect.first & (value > 0), value + FIRST, value)
-            value[prospect.step_s * n > free_s] = -math.inf
+            value[prospect.step_s * n + prospect.aftermath_s > free_s] = -math.inf
             for a in np.argsort(-value):
                 if value[a] <= best_value:
                     break
@@ -221,13 +222,14 @@ class Prober:
             return None
         before = prospect.arms[int(prospect.chosen[prospect.here])]
         self.pending = Pending(probe, bucket, before, now_s)
+        self.aftermath_s += float(prospect.aftermath_s[a])
         self.probes += 1
         return probe
 
     def _free_s(self, step_s: float) -> float:
         p = self.params
         loan_s = p.loan_steps * step_s if p.share > 0 else 0.0
-        return loan_s + p.share * self.decode_s - self.spent_s
+        return loan_s + p.share * self.decode_s - self.spent_s - self.aftermath_s
 
     def _may_probe(self, prospect: Prospect, a: int, now_s: float, bucket: int) -> bool:
         if a == int(prospect.chosen[prospect.here]):
@@ -245,8 +247,7 @@ class Prober:
         gain = expected_improvement(prospect.delta, np.sqrt(np.maximum(moved, 1e-12)))
         delta = prospect.delta[prospect.here]
         lost = n * prospect.step_s * np.maximum(0.02, 1.0 - np.exp(np.minimum(0.0, delta)))
-        afterwards = 1.0 + prospect.aftermath_steps
-        switching = afterwards * prospect.step_s[prospect.chosen[prospect.here]]
+        switching = prospect.aftermath_s + prospect.step_s[prospect.chosen[prospect.here]]
         net = prospect.horizon_s * min(1.0, samples / SAMPLES) * (prospect.share @ gain) - lost - switching
         return np.asarray(net / (n * prospect.step_s))
 

@@ -47,12 +47,12 @@ def sound_cells(cells: object) -> tuple[CellDelta, ...]:
 
 def _is_sound(cell: CellDelta) -> bool:
     counts = (cell.steps, cell.request_steps, cell.tokens, cell.timed_steps, cell.timed_request_steps)
-    sums = (cell.timed_seconds, cell.timed_seconds_sq, cell.timed_context_tokens)
+    sums = (cell.after_prefill_steps, cell.after_prefill_seconds, cell.timed_seconds, cell.timed_seconds_sq, cell.timed_context_tokens)
     if finite(cell.batch_bucket, 1, 1 << 20) is None or any(finite(v) is None for v in (*counts, *sums)):
         return False
     if not all(_are_counts(h, cell.arm.depth) for h in (cell.accepted, cell.accepted_after_cold)):
         return False
-    return cell.timed_steps == 0 or _is_sound_timing(cell)
+    return _is_sound_timing(cell)
 
 
 def _are_counts(histogram: object, depth: int) -> bool:
@@ -62,6 +62,10 @@ def _are_counts(histogram: object, depth: int) -> bool:
 
 
 def _is_sound_timing(cell: CellDelta) -> bool:
-    mean_s = cell.timed_seconds / cell.timed_steps
-    mean_batch = cell.timed_request_steps / cell.timed_steps
-    return MIN_STEP_S <= mean_s <= MAX_STEP_S and mean_batch >= 0.5
+    n = cell.after_prefill_steps
+    if n and not MIN_STEP_S <= cell.after_prefill_seconds / n <= MAX_STEP_S:
+        return False
+    n = cell.timed_steps
+    if not n:
+        return True
+    return MIN_STEP_S <= cell.timed_seconds / n <= MAX_STEP_S and cell.timed_request_steps / n >= 0.5

@@ -30,6 +30,7 @@ Context: attention reads all cached tokens each step, so seconds grow linearly i
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,6 +55,7 @@ DEPTH_SHARE, DEPTH_SD = 0.4, 0.15
 DRAFT, DRAFT_SD = 0.05, 0.2
 KERNEL, KERNEL_SD = 0.1, 0.5
 REACH_OCTAVES = 3.0
+ROUGH_CV2 = 0.1**2
 ANCHOR_S, ANCHOR_SD = 0.02, 4.0
 
 
@@ -122,18 +124,19 @@ class Timing:
     mean_s: float
     cv2: float
     batch: float
-    context: float
+    context: float | None
+    """Context tokens per request; `None`: not told."""
 
 
 def timing(cell: CellDelta) -> Timing | None:
-    """The clean part of a cell, `None` when nothing was timed.
+    """The clean part of a cell, else the steps after prefills at half weight; `None`: nothing was timed.
 
     When the steps scatter so much that a stall must be among them, the mean is what it would be if all
     the scatter came from one outlier x: with n-1 equal steps, mean - sd / sqrt(n - 1).
     """
     n = cell.timed_steps
     if n < 1 or cell.timed_seconds <= 0:
-        return None
+        return _rough_timing(cell)
     mean = cell.timed_seconds / n
     variance = max(0.0, cell.timed_seconds_sq / n - mean**2)
     if n >= 3 and variance > (0.5 * mean) ** 2:
@@ -141,6 +144,18 @@ def timing(cell: CellDelta) -> Timing | None:
         variance = (0.1 * mean) ** 2
     batch = cell.timed_request_steps / n
     return Timing(n, mean, variance / mean**2, batch, cell.timed_context_tokens / n / batch)
+
+
+def context_of(seen: Timing) -> float:
+    """Context tokens per request, 0 when not told."""
+    return seen.context or 0.0
+
+
+def _rough_timing(cell: CellDelta) -> Timing | None:
+    n = cell.after_prefill_steps
+    if n < 1 or cell.after_prefill_seconds <= 0 or cell.steps < 1 or cell.request_steps < 1:
+        return None
+    return Timing(n / 2, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None)
 
 
 def bucket_index(batch_size: float) -> int:
@@ -326,18 +341,21 @@ class StepCost:
         return max(0.3 * cell.mean_s, min(3.0 * cell.mean_s, cell.mean_s + change))
 
     def _track_context(self, timed: Sequence[Timing], dt_s: float) -> None:
-        requests = sum(t.steps * t.batch for t in timed)
+        told = [(t.steps * t.batch, t.context) for t in timed if t.context is not None]
+        requests = sum(weight for weight, _ in told)
         if requests <= 0:
             return
-        now = sum(t.steps * t.batch * t.context for t in timed) / requests
+        now = sum(weight * context for weight, context in told) / requests
         fade = 2.0 ** (-dt_s / 10.0) if self.context > 0 else 0.0
         self.context += (1.0 - fade) * (now - self.context)
 
     def _learn(self, k: int, arm: Arm, seen: Timing, dt_s: float) -> bool:
         known = self.cells.get((k, arm))
+        context = seen.context if seen.context is not None else known.context if known else self.context
+        seen = dataclasses.replace(seen, context=context)
         if known is None:
             cv2 = (self.params.noise**2 * 4 + seen.cv2 * seen.steps) / (4 + seen.steps)
-            self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, seen.context)
+            self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, context)
             return False
         expected = self._expected(k, arm, known, seen)
         error = math.sqrt(known.cv2 / seen.steps + known.variance(self.params) + self.params.floor**2)
@@ -349,7 +367,7 @@ class StepCost:
 
     def _expected(self, k: int, arm: Arm, known: Cell, seen: Timing) -> float:
         """The cell's mean moved to the batch size and the context of this tick."""
-        expected = known.mean_s + self.context_slope(arm) * seen.batch * (seen.context - known.context)
+        expected = known.mean_s + self.context_slope(arm) * seen.batch * (context_of(seen) - known.context)
         field = self._field
         if field is not None and arm in field.arms and k < len(KNOTS) - 1:
             a = field.arms.index(arm)
@@ -360,12 +378,12 @@ class StepCost:
     def _learn_slope(self, arm: Arm, known: Cell, seen: Timing, surprise: float, error: float) -> None:
         """`surprise` is relative to what the present slope foretold, so that part is added back."""
         slope = self.slopes.setdefault(arm, Slope())
-        u = seen.batch * (seen.context - known.context) / known.mean_s
+        u = seen.batch * (context_of(seen) - known.context) / known.mean_s
         y = max(-0.5, min(0.5, surprise)) + self.context_slope(arm) * u
         weight = 1.0 / error**2
         slope.uu += weight * u * u
         slope.uy += weight * u * y
-        now = (seen.batch * seen.context / known.mean_s) ** 2
+        now = (seen.batch * context_of(seen) / known.mean_s) ** 2
         slope.scale += (now - slope.scale) * (0.05 if slope.scale else 1.0)
 
     def _blend(self, known: Cell, seen: Timing, mean_s: float, dt_s: float) -> None:
@@ -376,7 +394,7 @@ class StepCost:
         known.mean_s += share * (mean_s - known.mean_s)
         known.cv2 += share * (min(seen.cv2, 1.0) - known.cv2)
         known.batch += share * (seen.batch - known.batch)
-        known.context += share * (seen.context - known.context)
+        known.context += share * (context_of(seen) - known.context)
         known.weight = old + seen.steps
         known.age_s *= old / known.weight
 

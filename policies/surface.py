@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
 
 STARTS, SIZES = grid()
-KNOWN_STEPS = 2.0
+KNOWN_STEPS = 0.75
 """Timed steps without which an arm is not chosen."""
 UNSEEN_SHARE = 1e-4
 """Weight of a batch size that has not occurred."""
@@ -110,8 +110,10 @@ def size_index(batch_size: float) -> int:
     return max(0, int(np.searchsorted(STARTS, batch_size, side="right")) - 1)
 
 
-def _aftermath(models: Models, arms: Sequence[Arm], arm: Arm, in_force: int) -> float:
-    return models.ledger.loss_per_rise if is_cold(arm) and not is_cold(arms[in_force]) else 0.0
+def _aftermath_s(models: Models, arms: Sequence[Arm], in_force: Arm) -> Floats:
+    """Seconds that a probe of each arm costs after it is over."""
+    loss_s = 0.0 if is_cold(in_force) else models.ledger.loss_s(models.load.step_s)
+    return np.array([loss_s * is_cold(arm) for arm in arms])
 
 
 def is_first_off(arms: Sequence[Arm]) -> npt.NDArray[np.bool_]:
@@ -133,7 +135,8 @@ def surface(models: Models, outlook: Outlook, incumbent: Indices) -> Surface:
     price = models.load.crossings(STARTS) + UNSEEN_SHARE
     cold = np.array([is_cold(arm) for arm in outlook.arms])
     pair = SWITCH_STEPS * (1.0 - np.eye(len(cold)))
-    pair = pair + (cold[:, None] != cold[None, :]) * models.ledger.loss_per_rise / 2
+    lost_steps = models.ledger.loss_s(models.load.step_s) / models.load.step_s
+    pair = pair + (cold[:, None] != cold[None, :]) * lost_steps / 2
     return Surface(value, error, incumbent, weight, price, pair)
 
 
@@ -165,7 +168,7 @@ def prospect(
         p_variance=variance,
         p_noise=models.survival.dispersion * p * (1 - p) / requests,
         clean_steps=clean_steps,
-        aftermath_steps=np.array([_aftermath(models, outlook.arms, arm, int(chosen[here])) for arm in outlook.arms]),
+        aftermath_s=_aftermath_s(models, outlook.arms, outlook.arms[int(chosen[here])]),
         horizon_s=horizon_s * models.load.activity,
         first=~outlook.known & (depths == 0) & is_first_off(outlook.arms),
         share=present_share(models.load.shares(STARTS), SIZES, batch),
