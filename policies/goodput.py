@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policies.explain import describe, explain
 from policies.acceptance import AcceptanceParams, Survival
 from policies.drift import DriftParams
+from policies.explain import describe, explain
 from policies.gears import ColdLedger
 from policies.load import Load
-from policies.probing import Prober, ProbeParams
+from policies.probing import ProbeParams, Prober
 from policies.selection import choose
 from policies.soundness import MAX_COUNT, elapsed_s, finite, sound_cells
 from policies.step_cost import KNOTS, StepCost, StepCostParams, bucket_index, ordered

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib import pyplot
+import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from tests.e2e.prometheus import Prometheus, prometheus
@@ -86,7 +86,7 @@ def main() -> None:
             for concurrency in WAVE:
                 running.concurrency = concurrency
                 time.sleep(PHASE_S)
-            figure, axes = pyplot.subplots(4, 2, figsize=(12, 12), layout="constrained")
+            figure, axes = plt.subplots(4, 2, figsize=(12, 12), layout="constrained")
             for each, panel in zip(axes.flat, PANELS, strict=True):
                 _draw(each, server, panel, instance, start, time.time())
             figure.supxlabel("seconds; simulated engine, real sidecar, real Prometheus", fontsize=9)

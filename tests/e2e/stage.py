@@ -126,25 +126,27 @@ async def _run(
         clients = asyncio.create_task(_clients(running))
         started.set()
         await asyncio.to_thread(stop.wait)
-        clients.cancel()
+        running.concurrency = -1
+        await clients
         ended.set()
         await loop
         engine.cancel()
-        await asyncio.gather(engine, clients, return_exceptions=True)
+        await asyncio.gather(engine, return_exceptions=True)
     await assembly.aclose()
 
 
 async def _clients(running: Stage) -> None:
-    """Keep `concurrency` requests in flight."""
+    """Keep `concurrency` requests in flight, until it is negative: then let them end."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-    async with httpx.AsyncClient(
-        base_url=running.engine_url, timeout=60, limits=limits, trust_env=False
-    ) as http:
+    async with (
+        httpx.AsyncClient(base_url=running.engine_url, timeout=60, limits=limits, trust_env=False) as http,
+        asyncio.TaskGroup() as group,
+    ):
         flying: set[asyncio.Task[None]] = set()
-        while True:
+        while running.concurrency >= 0:
             flying = {task for task in flying if not task.done()}
             for _ in range(running.concurrency - len(flying)):
-                flying.add(asyncio.create_task(_request(http)))
+                flying.add(group.create_task(_request(http)))
             await asyncio.sleep(0.02)
 
 
