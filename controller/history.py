@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any
 
 from controller.loop import TickResult
+from controller.predicted import predicted_tok_s
 from controller.recorders import arm_to_json
 
 KEEP_S = 1800.0
@@ -39,7 +40,7 @@ class History:
             "batch_size": seen.batch_size,
             "in_use": arm_to_json(seen.in_use) if seen.in_use else None,
             "decode_tok_s": self._rate(result),
-            "predicted_tok_s": predicted_tok_s(result),
+            "predicted_tok_s": predicted_tok_s(result.decision),
         }
 
     def _rate(self, result: TickResult) -> float | None:
@@ -51,11 +52,3 @@ class History:
     def to_json(self, since_unix_s: float = -math.inf) -> dict[str, Any]:
         """Samples after `since_unix_s`, oldest first; null: not known."""
         return {"samples": [s for s in list(self._samples) if s["at_unix_s"] > since_unix_s]}
-
-
-def predicted_tok_s(result: TickResult) -> float | None:
-    """What the policy expects of its choice at the present batch size, tokens per second."""
-    evidence = result.decision.evidence
-    chosen = evidence.get("chosen")
-    found = chosen.get("predicted_tok_s") if isinstance(chosen, dict) else evidence.get("predicted_tok_s")
-    return float(found) if isinstance(found, int | float) else None
