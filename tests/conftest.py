@@ -1,21 +1,12 @@
 """For all tests."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Iterator
-
-import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
-def main_thread_loop() -> Iterator[None]:
-    """An event loop for the main thread that is closed at the end.
+def pytest_configure():
+    """Leave no event loop lying about.
 
-    looptime asks for the thread's loop around every test, synchronous ones included; the one that asyncio
-    then makes would never be closed, which `filterwarnings = error` takes for a leak.
+    looptime asks for the current loop before every test; before the first async one that would make a
+    loop that nobody closes.  Once a loop, or none, was set, asking makes no new one.
     """
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    yield
-    loop.close()
+    asyncio.set_event_loop(None)
