@@ -271,3 +271,15 @@ class Decision:
         if (self.action is Action.GOVERN) != (self.schedule is not None):
             msg = f"schedule must be given exactly when action is govern, got {self.action} {self.schedule!r}"
             raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a policy expects of an arm at a batch size."""
+
+    arm: Arm
+    batch_size: float
+    tok_s: float
+    """Tokens per second of the whole batch."""
+    se_tok_s: float
+    """Its standard error."""
