@@ -257,6 +257,10 @@ def _delta(new: Cell, old: Cell | None) -> CellDelta:
         timed_seconds_sq=max(0.0, new.timed_seconds_sq - (old.timed_seconds_sq if old else 0.0)),
         timed_request_steps=less("timed_request_steps"),
         timed_context_tokens=less("timed_context_tokens"),
+        after_prefill_steps=less("after_prefill_steps"),
+        after_prefill_seconds=max(
+            0.0, new.after_prefill_seconds - (old.after_prefill_seconds if old else 0.0)
+        ),
     )
 
 
@@ -285,4 +289,6 @@ def _merged(deltas: list[CellDelta]) -> CellDelta:
         timed_seconds_sq=sum(delta.timed_seconds_sq for delta in deltas),
         timed_request_steps=total("timed_request_steps"),
         timed_context_tokens=total("timed_context_tokens"),
+        after_prefill_steps=total("after_prefill_steps"),
+        after_prefill_seconds=sum(delta.after_prefill_seconds for delta in deltas),
     )

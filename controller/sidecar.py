@@ -20,7 +20,7 @@ from controller.settings import Settings
 from controller.store import LogRow
 from controller.tokens import TokenSource
 from policies.override import arm_for
-from policies.types import Directive, Mode
+from policies.types import Directive, Forecast, Mode
 
 MAX_TTL_S = 30 * 86_400.0
 
@@ -49,6 +49,7 @@ class Sidecar:
         registry: CollectorRegistry,
         token: TokenSource,
         policy_name: str,
+        forecast: Callable[[], tuple[Forecast, ...]],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -59,6 +60,7 @@ class Sidecar:
         self._overrides = overrides
         self._audit = audit
         self._policy_name = policy_name
+        self._forecast = forecast
         self._clock = clock
         self._wall_clock = wall_clock
 
@@ -78,6 +80,7 @@ class Sidecar:
             "name": self._policy_name,
             "params": dataclasses.asdict(settings.params_of(self._policy_name)),
             "guards": dataclasses.asdict(settings.guards),
+            "curves": views.curves(self._forecast()),
             "decision": decision_to_json(last.decision) if last else None,
             "schedule": schedule_or_none(last.steered.wanted.schedule)
             if last and last.steered.wanted

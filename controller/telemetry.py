@@ -16,6 +16,7 @@ from controller.conditions import Condition
 from controller.effect import Effect
 from controller.link import Link
 from controller.loop import TickResult
+from controller.predicted import predicted_tok_s
 from controller.scraper import ENDPOINTS
 from controller.steering import Lease
 from policies.types import Action, CellDelta, Gear, Mode, Observation, Reason, Schedule
@@ -174,7 +175,7 @@ class Telemetry:
         _one_of(self._mode, Mode, override.mode if override else Mode.AUTO)
         self._override.set(override is not None)
         self._override_end.set(_or_nan(override.expires_unix_s if override else None))
-        self._predicted.set(_or_nan(decision.evidence.get("predicted_tok_s")))
+        self._predicted.set(_or_nan(predicted_tok_s(decision)))
         if result.shadow is None:
             self._shadow.set(_UNKNOWN)
         else:
