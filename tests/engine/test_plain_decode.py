@@ -132,7 +132,7 @@ def test_drafts_after_a_warm_spell_are_those_of_a_draft_that_never_paused(engine
 
 
 async def rise_after_warm_spells(server):
-    """One request at a time, so that both servers batch alike: spells of depth 0, a step at depth 2 between."""
+    """One request at a time, so that both servers batch alike: spells of depth 0 and a step at depth 2."""
     async with httpx.AsyncClient(base_url=server.url, timeout=300) as client:
         for spell, prompt in enumerate(prompts(), start=1):
             steps = {"depth": 2, "every_steps": spell + 1, "burst_steps": 1}
