@@ -19,6 +19,8 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from controller.benefit import Reference
+from controller.benefit_recorder import BenefitRecorder
 from controller.conditions import MEANING, Condition
 from controller.settings import Settings, strict_params
 from controller.telemetry import LABEL_VALUES, Telemetry
@@ -111,11 +113,11 @@ def metrics_page() -> str:
         "| metric | type | labels | meaning |",
         "| --- | --- | --- | --- |",
     ]
-    lines += map(_metric_row, Telemetry(CollectorRegistry()).metrics)
+    benefit = BenefitRecorder(CollectorRegistry())
+    lines += map(_metric_row, [*Telemetry(CollectorRegistry()).metrics, *benefit.metrics])
     lines += ["\n## Labels\n", "| label | values |", "| --- | --- |"]
-    lines += [
-        f"| `{label}` | {', '.join(f'`{v}`' for v in values)} |" for label, values in LABEL_VALUES.items()
-    ]
+    labels = {**LABEL_VALUES, "against": list(map(str, Reference))}
+    lines += [f"| `{label}` | {', '.join(f'`{v}`' for v in values)} |" for label, values in labels.items()]
     lines += ["\n## Conditions\n", "| condition | meaning | what mends it |", "| --- | --- | --- |"]
     lines += [f"| `{c}` | {MEANING[c][0]} | {_cell(MEANING[c][1])} |" for c in Condition]
     return "\n".join(lines) + "\n"

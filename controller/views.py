@@ -10,7 +10,7 @@ from controller.link import Link
 from controller.loop import TickResult
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
 from controller.steering import Lease
-from policies.types import Action, Mode, Observation
+from policies.types import Action, Arm, Forecast, Mode, Observation
 
 
 def status(result: TickResult | None, *, now_s: float, dry_run: bool) -> dict[str, Any]:
@@ -91,6 +91,7 @@ def load(seen: Observation) -> dict[str, Any]:
         "context_tokens": seen.context_tokens,
         "token_usage": seen.token_usage,
         "age_s": seen.load_age_s,
+        "queue_age_s": seen.queue_age_s,
         "telemetry_age_s": seen.telemetry_age_s,
         "suspect": list(seen.suspect),
     }
@@ -174,3 +175,12 @@ def _would_change(result: TickResult) -> list[str]:
             lines.append(f"a batch size below {lower[-1].min_batch_size}: depth {lower[-2].arm}")
     hints = result.decision.evidence.get("would_change", ())
     return [*lines, *map(str, hints if isinstance(hints, list | tuple) else ())]
+
+
+def curves(forecast: tuple[Forecast, ...]) -> list[dict[str, Any]]:
+    """What the policy expects: one curve over batch size for each arm; empty: it does not say."""
+    points: dict[Arm, list[dict[str, float]]] = {}
+    for each in forecast:
+        point = {"batch_size": each.batch_size, "tok_s": each.tok_s, "se_tok_s": each.se_tok_s}
+        points.setdefault(each.arm, []).append(point)
+    return [{**arm_to_json(arm), "points": found} for arm, found in sorted(points.items())]

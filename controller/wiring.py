@@ -36,7 +36,7 @@ from controller.store import Store
 from controller.telemetry import Telemetry
 from controller.tokens import TokenSource
 from policies import registry
-from policies.base import Policy
+from policies.base import Forecaster, Policy
 from policies.guards import stack
 
 log = logging.getLogger(__name__)
@@ -94,9 +94,9 @@ def assemble(
     client = make_client(settings.engine, transport)
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
-    shadow = settings.policy.shadow
+    policy, shadow = make_policy(settings, settings.policy.name), settings.policy.shadow
     loop = ControlLoop(
-        LoopParams(settings.loop.period_s, settings.dry_run),
+        LoopParams(settings.loop.period_s, settings.dry_run, settings.lease.renew_deadline_s),
         scraper=Scraper(
             client,
             metrics_period_s=settings.engine.metrics_period_s,
@@ -104,7 +104,7 @@ def assemble(
             clock=clock,
         ),
         observer=Observer(),
-        policy=stack(make_policy(settings, settings.policy.name), settings.guards, dry_run=settings.dry_run),
+        policy=stack(policy, settings.guards, dry_run=settings.dry_run),
         shadow=stack(make_policy(settings, shadow), settings.guards) if shadow else None,
         overrides=overrides,
         steering=Steering(_lease(settings, store), client, dry_run=settings.dry_run),
@@ -123,6 +123,7 @@ def assemble(
         registry=telemetry.registry,
         token=_token(settings.api.token, settings.api.token_file),
         policy_name=settings.policy.name,
+        forecast=policy.forecast if isinstance(policy, Forecaster) else tuple,
         clock=clock,
         wall_clock=wall_clock,
     )

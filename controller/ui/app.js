@@ -45,7 +45,7 @@ async function refresh() {
     if (turn % SLOW_EVERY === 0) await refreshSlowly();
     turn += 1;
     showStatus(statusView(status, samples, benefit));
-    showSchedule(scheduleView(status, policy, benefit));
+    showSchedule(scheduleView(status, policy, benefit, samples));
   } catch (error) {
     failure = error;
     if (error instanceof ApiError && error.status === 401) byId("token").focus();
