@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request, params
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -21,10 +22,12 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody, "description": text}
     for code, text in {
         401: "The bearer token is missing or wrong",
+        409: "The order cannot be carried out by a sidecar that runs dry",
         413: "The body is too large",
         422: "A field breaks its rule",
     }.items()
 }
+log = logging.getLogger(__name__)
 Protect = Callable[[Request], Awaitable[None]]
 
 
@@ -40,11 +43,16 @@ def create_app(sidecar: Sidecar) -> FastAPI:
     _add_errors(app)
     _add_limits(app, sidecar.settings.api.max_body_bytes)
     _add_probes(app, sidecar)
-    writes = _bearer(sidecar)
-    reads = writes if sidecar.settings.api.protect_reads else _open
+    reads = _reads(sidecar)
     _add_views(app, sidecar, reads)
-    _add_override(app, sidecar, reads, writes)
+    _add_override(app, sidecar, reads, _bearer(sidecar))
     return app
+
+
+def reads_guard(sidecar: Sidecar) -> params.Depends:
+    """What every view depends on: the token, where reading is protected."""
+    found: params.Depends = Depends(_reads(sidecar))
+    return found
 
 
 def error(status: int, message: str, field: str | None = None) -> JSONResponse:
@@ -55,6 +63,10 @@ def error(status: int, message: str, field: str | None = None) -> JSONResponse:
 
 async def _open(_request: Request) -> None:
     """No token is asked for."""
+
+
+def _reads(sidecar: Sidecar) -> Protect:
+    return _bearer(sidecar) if sidecar.settings.api.protect_reads else _open
 
 
 def _bearer(sidecar: Sidecar) -> Protect:
@@ -76,6 +88,11 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(OverrideError)
     async def impossible(_request: Request, fault: OverrideError) -> JSONResponse:
         return error(409 if fault.field is None else 422, str(fault), fault.field)
+
+    @app.exception_handler(Exception)
+    async def failed(_request: Request, fault: Exception) -> JSONResponse:
+        log.error("a request failed", exc_info=fault, extra={"repeat_key": "request"})
+        return error(500, "this is a fault of the sidecar; see its log")
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, fault: RequestValidationError) -> JSONResponse:
@@ -144,13 +161,20 @@ def _add_views(app: FastAPI, sidecar: Sidecar, reads: Protect) -> None:
 
     @app.get("/v1/decisions", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})
     def decisions(
-        before: Annotated[int | None, Query(ge=1, le=2**53)] = None,
-        limit: Annotated[int, Query(ge=1, le=500)] = 50,
-        kind: Kind | None = None,
-        reason: Annotated[str | None, Query(max_length=64)] = None,
+        before: Annotated[
+            int | None, Query(ge=1, le=2**53, description="Only rows older than this id")
+        ] = None,
+        limit: Annotated[int, Query(ge=1, le=500, description="Rows at most, 1 to 500")] = 50,
+        kind: Annotated[Kind | None, Query(description="Only `decision`, `override` or `event`")] = None,
+        reason: Annotated[str | None, Query(max_length=64, description="Only this reason")] = None,
+        since_unix_s: Annotated[
+            float | None, Query(ge=0, description="Only rows not older than this")
+        ] = None,
     ) -> DecisionPage:
         """The decision log, newest first."""
-        rows = sidecar.decisions(before=before, limit=limit, kind=kind, reason=reason)
+        rows = sidecar.decisions(
+            before=before, limit=limit, kind=kind, reason=reason, since_unix_s=since_unix_s
+        )
         shown = [
             DecisionRow(id=r.id, at_unix_s=r.at_unix_s, kind=r.kind, reason=r.reason, body=dict(r.body))
             for r in rows

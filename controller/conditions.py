@@ -41,6 +41,7 @@ class Condition(StrEnum):
     ROLLED_BACK = "rolled_back"
     ENGINE_CRASH_LOOP = "engine_crash_loop"
     DRIFT = "drift"
+    FLEET_OVERRIDE_INVALID = "fleet_override_invalid"
     STORE_DEGRADED = "store_degraded"
     DRY_RUN = "dry_run"
 
@@ -74,6 +75,10 @@ MEANING: Mapping[Condition, tuple[str, str]] = {
     Condition.ROLLED_BACK: ("a change did not bring what was predicted", "specgov explain"),
     Condition.ENGINE_CRASH_LOOP: ("the engine restarts again and again", "specgov override off or native"),
     Condition.DRIFT: ("acceptance or step time has left what was learned", "specgov explain"),
+    Condition.FLEET_OVERRIDE_INVALID: (
+        "the fleet-wide override file is wrong; what was in force stays",
+        "mend the file: the message names the field",
+    ),
     Condition.STORE_DEGRADED: ("the state database cannot be written", "see the message; free or mount it"),
     Condition.DRY_RUN: ("decisions are not applied", "set dry_run = false"),
 }
@@ -141,6 +146,7 @@ def judge(
     control: ControlState | None,
     problems: tuple[str, ...],
     store_problem: str | None,
+    fleet_problem: str | None,
     dry_run: bool,
 ) -> dict[Condition, str]:
     """Which conditions hold, with the sentence for each."""
@@ -152,6 +158,7 @@ def judge(
         Condition.INERT: effect.detail if effect.effect is Effect.INERT else None,
         Condition.UNCONFIRMED: effect.detail if effect.effect is Effect.UNCONFIRMED else None,
         Condition.SCHEMA: "; ".join(problems[:5]) or None,
+        Condition.FLEET_OVERRIDE_INVALID: fleet_problem,
         Condition.STORE_DEGRADED: store_problem,
         Condition.DRY_RUN: "nothing is applied" if dry_run else None,
         Condition.DRIFT: decision.evidence.get("drift"),

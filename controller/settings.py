@@ -163,6 +163,14 @@ class ApiSettings(Section):
         return self
 
 
+class FleetSettings(Section):
+    """What many sidecars share."""
+
+    file: Path | None = None
+    """JSON file with an override for the whole fleet, e.g. a mounted ConfigMap; watched, and need not exist.
+    An override given over REST wins on its pod.  `None`: none is watched."""
+
+
 class StoreSettings(Section):
     """What survives a restart: overrides, the decision log, what was learned."""
 
@@ -208,6 +216,7 @@ class Settings(BaseSettings):
     """Parameters by policy name, e.g. `[policies.threshold]`.  What is left out has its default."""
     guards: GuardParams = GuardParams()
     api: ApiSettings = ApiSettings()
+    fleet: FleetSettings = FleetSettings()
     store: StoreSettings = StoreSettings()
     log: LogSettings = LogSettings()
 

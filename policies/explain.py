@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from policies.surface import Indices, Models, Outlook, size_index
+from policies.surface import SIZES, Indices, Models, Outlook, size_index
+from policies.types import Forecast
 
 
 def explain(outlook: Outlook, models: Models, chosen: Indices, batch: float) -> dict[str, Any]:
@@ -39,6 +40,17 @@ def _arm(outlook: Outlook, g: int, a: int, batch: float) -> dict[str, Any]:
         "se_tok_s": round(rate * float(outlook.own_error[g, a]), 3),
         "tokens_per_step": round(math.exp(float(outlook.yields.log_tokens[a])), 4),
     }
+
+
+def forecast(outlook: Outlook) -> tuple[Forecast, ...]:
+    """What is expected of every arm that was ever timed, at every size of the grid."""
+    found = []
+    for a, arm in enumerate(outlook.arms):
+        for g, size in enumerate(SIZES):
+            if outlook.known[a]:
+                rate = size * math.exp(float(outlook.log_rate[g, a]))
+                found.append(Forecast(arm, size, rate, rate * float(outlook.own_error[g, a])))
+    return tuple(found)
 
 
 def describe(evidence: dict[str, Any], batch: float, changed: bool) -> str:

@@ -17,17 +17,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policies.explain import describe, explain
 from policies.acceptance import AcceptanceParams, Survival
 from policies.drift import DriftParams
+from policies.explain import describe, explain, forecast
 from policies.gears import ColdLedger
 from policies.load import Load
-from policies.probing import Prober, ProbeParams
+from policies.probing import ProbeParams, Prober
 from policies.selection import choose
 from policies.soundness import MAX_COUNT, elapsed_s, finite, sound_cells
 from policies.step_cost import KNOTS, StepCost, StepCostParams, bucket_index, ordered
 from policies.surface import SIZES, STARTS, Indices, Models, Outlook, prospect, size_index, surface
-from policies.types import Action, Arm, CellDelta, Decision, Gear, Observation, Probe, Reason, Schedule
+from policies.types import (
+    Action,
+    Arm,
+    CellDelta,
+    Decision,
+    Forecast,
+    Gear,
+    Observation,
+    Probe,
+    Reason,
+    Schedule,
+)
 
 STATE_VERSION = 1
 MAX_ARMS = 64
@@ -283,6 +294,10 @@ class Goodput:
             "probe_s": round(prober.spent_s, 6),
             "decode_s": round(prober.decode_s, 6),
         }
+
+    def forecast(self) -> tuple[Forecast, ...]:
+        """What is expected of every known arm at every batch size; empty before the first decision."""
+        return () if self.outlook is None else forecast(self.outlook)
 
     # ---- knowledge that outlives the process ----
 

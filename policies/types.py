@@ -189,7 +189,9 @@ class Observation:
     max_running_reqs: int | None = None
     """Per DP rank."""
     load_age_s: float | None = None
-    """Age of the load figures above."""
+    """Age of the running requests and the batch size."""
+    queue_age_s: float | None = None
+    """Age of the waiting requests, the context and the use of the KV pool."""
 
     cells: tuple[CellDelta, ...] = ()
     decode_steps: int | None = None
@@ -269,3 +271,15 @@ class Decision:
         if (self.action is Action.GOVERN) != (self.schedule is not None):
             msg = f"schedule must be given exactly when action is govern, got {self.action} {self.schedule!r}"
             raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a policy expects of an arm at a batch size."""
+
+    arm: Arm
+    batch_size: float
+    tok_s: float
+    """Tokens per second of the whole batch."""
+    se_tok_s: float
+    """Its standard error."""

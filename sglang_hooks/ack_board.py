@@ -88,6 +88,13 @@ def attach() -> AckBoard | None:
         return AckBoard(mmap.mmap(file.fileno(), MAX_SLOTS * SLOT_BYTES))
 
 
+def unname() -> None:
+    """Remove the file's name; who has it open keeps it, and a killed server leaves nothing behind."""
+    name = os.environ.pop(ENV, None)
+    if name:
+        Path(name).unlink(missing_ok=True)
+
+
 def _remove(name: str, creator: int) -> None:
     if os.getpid() == creator:  # a forked child runs its parent's exit handlers too
         Path(name).unlink(missing_ok=True)

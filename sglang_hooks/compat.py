@@ -25,6 +25,15 @@ SET_INTERNAL_STATE = _SRT + "managers.scheduler.Scheduler.set_internal_state"
 GET_INTERNAL_STATE = _SRT + "managers.scheduler.Scheduler.get_internal_state"
 PROCESS_BATCH_RESULT = _SRT + "managers.scheduler.Scheduler.process_batch_result"
 WORKER_INIT = _SRT + "speculative.eagle_worker_v2.EAGLEWorkerV2.__init__"
+_EAGLE_V2 = _SRT + "speculative.eagle_worker_v2."
+BUILD_STATE = _EAGLE_V2 + "EAGLEWorkerV2.build_adaptive_runtime_state"
+TRIVIAL_VERIFY_INPUT = _EAGLE_V2 + "EAGLEWorkerV2._build_trivial_verify_input"
+DRAFT = _EAGLE_V2 + "EagleDraftWorker.draft"
+DRAFT_EXTEND_FOR_DECODE = _EAGLE_V2 + "EagleDraftWorker._draft_extend_for_decode"
+DRAFT_EXTEND_FOR_PREFILL = _EAGLE_V2 + "EagleDraftWorker._draft_extend_for_prefill"
+EAGLE_SAMPLE = _SRT + "speculative.eagle_utils.eagle_sample"
+STASH = _SRT + "managers.overlap_utils.FutureMap.stash"
+RESOLVE_SEQ_LENS = _SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu"
 RUN_HTTP_SERVER = _SRT + "entrypoints.http_server._setup_and_run_http_server"
 
 
@@ -80,6 +89,44 @@ SCHEDULER_TARGETS = (
     Target(_SRT + "managers.io_struct.SetInternalStateReq", attributes=("server_args",)),
     Target(_SRT + "managers.io_struct.SetInternalStateReqOutput", attributes=("updated",)),
     Target(_SRT + "managers.io_struct.GetInternalStateReqOutput", attributes=("internal_state",)),
+)
+
+PLAIN_DECODE_TARGETS = (
+    Target(BUILD_STATE, ("self", "speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs")),
+    Target(TRIVIAL_VERIFY_INPUT, ("self", "batch")),
+    Target(DRAFT, ("self", "batch")),
+    Target(DRAFT_EXTEND_FOR_DECODE, ("self", "batch", "batch_result")),
+    Target(DRAFT_EXTEND_FOR_PREFILL, ("self", "batch", "target_hidden_states", "next_token_ids")),
+    Target(EAGLE_SAMPLE, ("verify_input", "batch", "logits_output", "grammar_mask")),
+    Target(STASH, ("self", "future_indices", "payload")),
+    Target(RESOLVE_SEQ_LENS, ("self", "batch")),
+    Target(
+        _EAGLE_V2 + "EAGLEWorkerV2", attributes=("_target_worker", "_draft_worker", "adaptive_controller")
+    ),
+    Target(
+        _SRT + "managers.overlap_utils.FutureMap",
+        attributes=("needs_cpu_seq_lens", "new_seq_lens_buf", "output_tokens_buf"),
+    ),
+    Target(
+        _SRT + "managers.schedule_batch.ScheduleBatch",
+        attributes=("req_pool_indices_cpu", "seq_lens_cpu", "seq_lens_sum", "enable_overlap"),
+    ),
+    Target(
+        _SRT + "model_executor.model_runner.ModelRunner._get_attention_backend",
+        ("self", "init_new_workspace"),
+    ),
+    Target(_SRT + "speculative.eagle_utils.get_draft_recurrent_hidden_state_spec", ("model_runner",)),
+    Target(
+        _SRT + "layers.attention.base_attn_backend.AttentionBackend",
+        attributes=(
+            "init_forward_metadata",
+            "init_forward_metadata_out_graph",
+            "init_forward_metadata_in_graph",
+            "forward",
+            "verify_mask",
+            "update_verify_buffers_to_fill_after_draft",
+        ),
+    ),
 )
 
 HTTP_TARGETS = (
@@ -164,36 +211,32 @@ def topology_of(owner: Any) -> Topology:
 
 
 def _mismatch(target: Target, tree_of: Callable[[str], ast.Module | None]) -> str | None:
-    node, module = _find(target.path, tree_of)
+    node = _find(target.path, tree_of)
     if node is None:
         return f"{target.path} is missing"
     if isinstance(node, ast.ClassDef):
         missing = [name for name in target.attributes if name not in _attributes(node)]
         return f"{target.path} has no {', '.join(missing)}" if missing else None
     names = tuple(argument.arg for argument in (*node.args.posonlyargs, *node.args.args))
-    if names[: len(target.parameters)] != target.parameters:
-        return f"{module}: {target.path} takes {names}, expected {target.parameters}"
-    return None
+    if names[: len(target.parameters)] == target.parameters:
+        return None
+    return f"{target.path} takes ({', '.join(names)}), expected ({', '.join(target.parameters)}, ...)"
 
 
 _Found = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _find(path: str, tree_of: Callable[[str], ast.Module | None]) -> tuple[_Found | None, str]:
-    """The definition at `path`; the module is its longest prefix for which there is source."""
+def _find(path: str, tree_of: Callable[[str], ast.Module | None]) -> _Found | None:
+    """The definition at `path`; its module is the longest prefix for which there is source."""
     parts = path.split(".")
     for cut in range(len(parts) - 1, 0, -1):
-        module = ".".join(parts[:cut])
-        tree = tree_of(module)
-        if tree is None:
-            continue
-        node: ast.Module | _Found | None = tree
-        for name in parts[cut:]:
-            node = _definition(node, name)
-            if node is None:
-                return None, module
-        return (None if isinstance(node, ast.Module) else node), module
-    return None, path
+        tree = tree_of(".".join(parts[:cut]))
+        if tree is not None:
+            node: ast.AST | None = tree
+            for name in parts[cut:]:
+                node = _definition(node, name)
+            return node if isinstance(node, _Found) else None
+    return None
 
 
 def _definition(scope: ast.AST | None, name: str) -> _Found | None:

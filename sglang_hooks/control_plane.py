@@ -92,15 +92,15 @@ class ControlPlane:
         self._sent_order = 0
         self._refused_order = 0
         self._sender: asyncio.Task[None] | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._reading: asyncio.Task[list[dict[str, Any]]] | None = None
         self._reports: list[dict[str, Any]] = []
 
     async def put(self, body: object) -> tuple[int, dict[str, Any]]:
         """`PUT /speculation`: status and answer; raises `ControlError` or `InvalidPlanError`."""
+        received_s = self._clock()
         async with self._lock:
             self._fall_back_if_due()
-            received_s = self._clock()
             await self._require_control()
             plan = parse_plan(body, self._reports[0]["built_depths"], self._reports[0]["gears"])
             if self._plan is not None and self._plan.holder != plan.holder:
@@ -112,8 +112,7 @@ class ControlPlane:
             self._plan = plan
             self._deadline_s = received_s + plan.lease_s
             self._want(plan.sequence, plan.schedule, plan)
-            if self._watch is None or self._watch.done():
-                self._watch = asyncio.create_task(self._watch_lease(), name="specgov lease watch")
+            self._watch_lease()
             return await self._confirm()
 
     async def delete(self, holder: str | None) -> tuple[int, dict[str, Any]]:
@@ -180,14 +179,21 @@ class ControlPlane:
         wanted, schedule = self._wanted, None
         if self._fallback == "hold":
             schedule = wanted.schedule
-        elif isinstance(self._fallback, int) and self._fallback in self._reports[0]["built_depths"]:
+        elif isinstance(self._fallback, int):
             schedule = Schedule([Row(1, self._fallback, "on" if self._fallback else "warm")])
         self._want(wanted.sequence, schedule, None)
 
-    async def _watch_lease(self) -> None:
-        while self._plan is not None:
-            await asyncio.sleep(self._left_s())
-            self._fall_back_if_due()
+    def _watch_lease(self) -> None:
+        """Look again when the lease in force now ends; each plan sets the one timer anew."""
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(self._left_s(), _POLL_S)  # a timer may go off a hair early
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._lease_timer)
+
+    def _lease_timer(self) -> None:
+        self._fall_back_if_due()
+        if self._plan is not None:
+            self._watch_lease()
 
     # Sending
 
@@ -230,7 +236,7 @@ class ControlPlane:
             return 202, {"error": {"field": None, "message": "sent; the scheduler has not answered yet"}}
 
     def _acknowledged(self, order: int) -> bool:
-        return all(ack is not None and ack.order == order for _, _, ack in self._local_acks(self._reports))
+        return all(ack is not None and ack.order >= order for _, _, ack in self._local_acks(self._reports))
 
     # Reading
 
@@ -247,13 +253,25 @@ class ControlPlane:
             return []
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._link.get(), name="specgov read")
-        done, _ = await asyncio.wait({self._reading}, timeout=within_s)
+        reading = self._reading  # a later call may start the next one before this one wakes up
+        done, _ = await asyncio.wait({reading}, timeout=within_s)
         if not done:
             raise ControlError(504, f"the scheduler did not answer within {within_s:g} s")
-        reports = sorted(self._reading.result(), key=lambda report: report["telemetry"]["dp_rank"])
+        try:
+            reports = sorted(reading.result(), key=lambda report: report["telemetry"]["dp_rank"])
+        except Exception as error:
+            logger.exception("specgov: the scheduler could not be asked")
+            raise ControlError(502, f"the scheduler could not be asked: {error!r}") from error
         if reports:
             self._reports = reports
+            self._check_fallback(reports[0]["built_depths"])
         return reports
+
+    def _check_fallback(self, built_depths: list[int]) -> None:
+        if isinstance(self._fallback, int) and built_depths and self._fallback not in built_depths:
+            message = "SPECGOV_FALLBACK must name a built depth %s, got depth:%d; using native"
+            logger.error(message, built_depths, self._fallback)
+            self._fallback = "native"
 
     def _why_not(self, reports: list[dict[str, Any]]) -> str | None:
         """Why control is impossible; `None`: it is possible."""
@@ -264,6 +282,8 @@ class ControlPlane:
         for report in reports:
             if not report["controllable"]:
                 return str(report["reason"])
+        if len(reports) != reports[0]["dp_size"]:
+            return f"the hook is active on {len(reports)} of {reports[0]['dp_size']} DP ranks only"
         if any(report["built_depths"] != reports[0]["built_depths"] for report in reports):
             return "DP ranks have built different depths"
         return self._why_not_acks(reports)

@@ -8,7 +8,7 @@ rank answers alike: ranks at different depths would run collectives of different
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
 from sglang_hooks.schedule import GEARS, Probe, Row, Schedule
@@ -91,9 +91,16 @@ class GovernedStepPolicy:
 
     `native` is SGLang's own policy.  `built_depths` are the depths with a runtime state, no other can
     ever come out of a schedule.  `depth`, `gear` and `batch_size` are those of the step decided last.
+    `failed` is called, from an `except` block, when a schedule cannot be looked up; `native` rules then.
     """
 
-    def __init__(self, native: StepPolicy, built_depths: Collection[int], initial_depth: int) -> None:
+    def __init__(
+        self,
+        native: StepPolicy,
+        built_depths: Collection[int],
+        initial_depth: int,
+        failed: Callable[[str], None] = lambda _where: None,
+    ) -> None:
         self.native = native
         self.built_depths = tuple(sorted(built_depths))
         self.depth = initial_depth
@@ -104,6 +111,7 @@ class GovernedStepPolicy:
         self.probe_steps = 0
         self.probe_bursts = 0
         self.digest = 0
+        self._failed = failed
         self._schedule: Schedule | None = None
         self._probe: ProbePlan | None = None
         self._cuda_graph_bs: list[int] | None = None
@@ -149,12 +157,11 @@ class GovernedStepPolicy:
 
     def get_steps_for_batch(self, batch_size: int) -> int:
         """The depth of the decode step about to be launched with `batch_size` requests."""
-        schedule = self._schedule
-        if schedule is None:
+        row = self._governed_row(batch_size)
+        if row is None:
             depth = self.native.get_steps_for_batch(batch_size)
             gear = _native_gear(depth)
         else:
-            row = self._probe_row(batch_size) or schedule.row_for(batch_size)
             depth, gear = row.depth, row.gear
         if depth != self.depth or gear != self.gear:
             self.switches += 1
@@ -163,7 +170,7 @@ class GovernedStepPolicy:
         self.decode_steps += 1
         step = (batch_size << 10) + (depth << 2) + GEARS.index(gear) + 1
         self.digest = (self.digest * _DIGEST_FACTOR + step) % _DIGEST_MODULUS
-        self._in_flight.append(Launch(depth, gear, schedule is not None))
+        self._in_flight.append(Launch(depth, gear, row is not None))
         return depth
 
     def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> int | None:
@@ -192,6 +199,23 @@ class GovernedStepPolicy:
             launch = Launch(depth, _native_gear(depth), self.governed)
         self._completing = launch
         return launch
+
+    def gear_at(self, batch_size: int) -> str:
+        """The gear that a step with `batch_size` requests would run in now, probes aside."""
+        schedule = self._schedule
+        return schedule.row_for(batch_size).gear if schedule else _native_gear(self.depth)
+
+    def _governed_row(self, batch_size: int) -> Row | None:
+        """What the probe or else the schedule says; `None`: `native` rules."""
+        schedule = self._schedule
+        if schedule is None:
+            return None
+        try:
+            return self._probe_row(batch_size) or schedule.row_for(batch_size)
+        except Exception:  # on every rank alike, since nothing here differs between ranks
+            self._schedule = self._probe = None
+            self._failed("looking up the schedule")
+            return None
 
     def _probe_row(self, batch_size: int) -> Row | None:
         if self._probe is None:

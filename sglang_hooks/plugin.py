@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sglang_hooks import ack_board, compat
+from sglang_hooks import ack_board, compat, plain_decode
 from sglang_hooks.governed_policy import GovernedStepPolicy
 from sglang_hooks.guard import Guard
 from sglang_hooks.rank_control import RankControl, Topology
@@ -69,6 +69,7 @@ def _hook_http_server(reason: str | None) -> None:
             return
         done.append(True)
         try:
+            ack_board.unname()  # every scheduler process has it open by now
             _add_routes(board, reason)
         except Exception:
             logger.exception("specgov: /speculation is not served")
@@ -126,13 +127,27 @@ def _hook_scheduler() -> None:
     HookRegistry.register(compat.SET_INTERNAL_STATE, hooks.around_set_internal_state, HookType.AROUND)
     HookRegistry.register(compat.GET_INTERNAL_STATE, hooks.after_get_internal_state, HookType.AFTER)
     HookRegistry.register(compat.PROCESS_BATCH_RESULT, hooks.around_process_batch_result, HookType.AROUND)
+    _install_plain_decode(hooks.guard)
+
+
+def _install_plain_decode(guard: Guard) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    mismatches = _mismatches(compat.PLAIN_DECODE_TARGETS)
+    if mismatches:
+        PLAIN_DECODE.reason = mismatches[0]
+        logger.error("specgov: depth 0 stays SGLang's own: %s", "; ".join(mismatches))
+        return
+    plain_decode.install(
+        lambda target, hook: HookRegistry.register(target, hook, HookType.AROUND), PLAIN_DECODE, guard
+    )
 
 
 class SchedulerHooks:
     """The functions that SGLang's hook registry calls in one scheduler process."""
 
     def __init__(self) -> None:
-        self._guard = Guard()
+        self.guard = Guard()
         self._control: RankControl | None = None
         self._started_unix_s = time.time()
         self._clock = time.perf_counter
@@ -144,38 +159,35 @@ class SchedulerHooks:
             if controller is not None:
                 initial = worker.speculative_num_steps
                 native = controller.params
-                policy = GovernedStepPolicy(native, {*native.candidate_steps, initial}, initial)
+                built = {*native.candidate_steps, initial}
+                policy = GovernedStepPolicy(native, built, initial, self.guard.failed)
                 topology = compat.topology_of(worker)
                 self._control = self._make_control(policy, topology, _why_not(topology))
                 controller.params = policy
         except Exception:
-            self._guard.failed("installing the policy")
+            self.guard.failed("installing the policy")
 
     def around_set_internal_state(self, original: Callable[..., Any], scheduler: Any, recv_req: Any) -> Any:
         """Take our keys out of the request and apply them; the rest goes on to SGLang."""
-        ours = {key: value for key, value in recv_req.server_args.items() if key.startswith(PREFIX)}
-        if not ours:
-            return original(scheduler, recv_req)
-        from sglang.srt.managers.io_struct import SetInternalStateReqOutput
-
-        applied = False
         try:
-            applied = self._control_of(scheduler).apply(ours)
+            ours = {key: value for key, value in recv_req.server_args.items() if key.startswith(PREFIX)}
+            if ours:
+                for key in ours:
+                    del recv_req.server_args[key]
+                applied = self._control_of(scheduler).apply(ours)
+                if not (applied and recv_req.server_args):
+                    return _answer(applied)
         except Exception:
-            self._guard.failed("applying a schedule")
-        rest = {key: value for key, value in recv_req.server_args.items() if key not in ours}
-        if not rest:
-            return SetInternalStateReqOutput(updated=applied)
-        recv_req.server_args = rest
-        output = original(scheduler, recv_req)
-        return output if applied else SetInternalStateReqOutput(updated=False)
+            self.guard.failed("applying a schedule")
+            return _answer(applied=False)
+        return original(scheduler, recv_req)
 
     def after_get_internal_state(self, result: Any, scheduler: Any, _recv_req: Any) -> None:
         """Add our report to what SGLang reports."""
         try:
             result.internal_state["specgov"] = self._control_of(scheduler).report()
         except Exception:
-            self._guard.failed("reporting")
+            self.guard.failed("reporting")
 
     def around_process_batch_result(
         self, original: Callable[..., Any], scheduler: Any, batch: Any, result: Any
@@ -191,7 +203,7 @@ class SchedulerHooks:
                 elif batch.forward_mode.is_extend():
                     prefilled = True
             except Exception:
-                self._guard.failed("looking at a result")
+                self.guard.failed("looking at a result")
         output = original(scheduler, batch, result)
         if seen is not None or prefilled:
             try:
@@ -200,7 +212,7 @@ class SchedulerHooks:
                 else:
                     self._record(control, batch, result, *seen)
             except Exception:
-                self._guard.failed("recording a result")
+                self.guard.failed("recording a result")
         return output
 
     def _record(self, control: Any, batch: Any, result: Any, launch: Any, live: list[int]) -> None:
@@ -229,9 +241,15 @@ class SchedulerHooks:
             topology=topology,
             started_unix_s=self._started_unix_s,
             reason=reason,
-            board=ack_board.attach(),
-            guard=self._guard,
+            board=ack_board.attach() if policy else None,
+            guard=self.guard,
         )
+
+
+def _answer(applied: bool) -> Any:
+    from sglang.srt.managers.io_struct import SetInternalStateReqOutput
+
+    return SetInternalStateReqOutput(updated=applied)
 
 
 def _why_not(topology: Topology) -> str | None:

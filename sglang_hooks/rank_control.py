@@ -130,7 +130,6 @@ class RankControl:
             "dp_size": topology.dp_size,
             "tp_size": topology.tp_size,
             "nnodes": topology.nnodes,
-            "order": self._applied.order,
             "telemetry": {
                 "dp_rank": topology.dp_rank,
                 "started_unix_s": self._started_unix_s,

@@ -1,0 +1,51 @@
+# specgov: `make demo` shows it at work, `make test` proves it. Both set up what they need.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast test-engine bench-gpu lint format clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(f"specgov needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	@echo "setting up $(VENV) (about a minute, once)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+setup: $(STAMP)  ## the project's own environment in .venv
+
+demo: $(STAMP)  ## a sidecar turning speculation down and up under a changing load (simulated engine)
+	$(BIN)/specgov demo
+
+test: lint test-fast test-engine  ## everything that .ci/run runs
+
+lint: $(STAMP)  ## ruff, mypy, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test-fast: $(STAMP)  ## all tests that need no real SGLang
+	$(BIN)/pytest -q -n auto -m 'not engine'
+
+test-engine: $(STAMP)  ## the real SGLang on CPU (installs it once into its own cached environment)
+	$(BIN)/pytest -q -m engine
+
+GPU_WORK ?= build/gpu
+bench-gpu: $(STAMP)  ## what a GPU machine needs to run tests/gpu, into .gpu (see its README; downloads 460 MB)
+	$(BIN)/pytest -q tests/gpu
+	[ -e $(GPU_WORK)/bundle.tar.xz ] || tests/gpu/build_bundle.sh $(GPU_WORK) $(GPU_WORK)/work
+	tests/gpu/stage.sh .gpu $(GPU_WORK)/bundle.tar.xz
+	@echo "now transfer the checkout with .gpu, and there: .gpu/go.sh smoke"
+
+format: $(STAMP)  ## format and mend what ruff can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the environment and caches of this checkout
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

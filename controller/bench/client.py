@@ -1,0 +1,154 @@
+"""One request: send it, follow its stream, record what came when.
+
+Two dialects: SGLang's own `/generate` and the OpenAI-compatible `/v1/completions`.  Streams are read with
+as little work as possible (one search per event, no JSON), since at a few hundred streams the client is
+what a benchmark measures otherwise; `load.LoopLag` tells when it happens all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import httpx
+
+from controller.bench.prompts import Prompt
+from controller.bench.records import RequestRecord
+
+_TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+_ACCEPTANCE = re.compile(rb'"spec_accept_length"\s*:\s*([0-9.]+)')
+_NO_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_DONE = b"[DONE]"
+
+
+class Dialect(StrEnum):
+    """Which of the two APIs a server is asked through."""
+
+    SGLANG = "sglang"
+    OPENAI = "openai"
+
+
+class BadAnswerError(Exception):
+    """The server answered, but not with a completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Sends prompts to one server over an `httpx.AsyncClient` that the caller owns.
+
+    `clock` gives the seconds that records are stamped with.  `model` is what OpenAI servers are asked for.
+    """
+
+    http: httpx.AsyncClient
+    clock: Callable[[], float]
+    dialect: Dialect = Dialect.SGLANG
+    model: str | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    async def send(self, prompt: Prompt, record: RequestRecord) -> None:
+        """Run one request to its end into `record`; a failure is recorded, not raised."""
+        try:
+            await (self._stream(prompt, record) if record.streamed else self._whole(prompt, record))
+        except (httpx.HTTPError, BadAnswerError, ValueError) as problem:
+            record.error = f"{type(problem).__name__}: {problem}"[:300]
+        except asyncio.CancelledError:
+            record.cancelled = True
+            raise
+        else:
+            if not record.events:
+                record.error = "the answer holds no output tokens"
+        finally:
+            record.ended_s = self.clock()
+
+    async def _whole(self, prompt: Prompt, record: RequestRecord) -> None:
+        answer = await self.http.post(self._path, json=self._body(prompt, stream=False))
+        if answer.status_code != httpx.codes.OK:
+            raise BadAnswerError(f"HTTP {answer.status_code}: {answer.text[:200]}")
+        tokens = _TOKENS.search(answer.content)
+        if tokens is not None:
+            record.events.append((self.clock(), int(tokens[1])))
+        record.acceptance_length = _acceptance(answer.content)
+
+    async def _stream(self, prompt: Prompt, record: RequestRecord) -> None:
+        async with self.http.stream("POST", self._path, json=self._body(prompt, stream=True)) as answer:
+            if answer.status_code != httpx.codes.OK:
+                raise BadAnswerError(f"HTTP {answer.status_code}: {(await answer.aread())[:200]!r}")
+            last = b""
+            async for event in _events(answer.aiter_raw()):
+                if event == _DONE:
+                    break
+                if b'"error"' in event[:200]:
+                    raise BadAnswerError(event[:200].decode(errors="replace"))
+                self._count(event, record)
+                last = event
+            record.acceptance_length = _acceptance(last)
+        if self.dialect is Dialect.OPENAI:
+            _settle_usage(last, record)
+
+    def _count(self, event: bytes, record: RequestRecord) -> None:
+        """Note the tokens so far; where usage comes only at the end, one event counts as one until then."""
+        if _NO_CHOICE.search(event):
+            return  # usage alone: no token came with it
+        found = _TOKENS.search(event)
+        before = record.output_tokens
+        tokens = int(found[1]) if found is not None else before + 1
+        if tokens > before:
+            record.events.append((self.clock(), tokens))
+
+    @property
+    def _path(self) -> str:
+        return "/generate" if self.dialect is Dialect.SGLANG else "/v1/completions"
+
+    def _body(self, prompt: Prompt, *, stream: bool) -> dict[str, Any]:
+        if self.dialect is Dialect.SGLANG:
+            asked = {"input_ids": list(prompt.token_ids)} if prompt.token_ids else {"text": prompt.text}
+            sampling = {"temperature": 0.0, "max_new_tokens": prompt.output_tokens, "ignore_eos": True}
+            return {**asked, "sampling_params": {**sampling, **self.sampling}, "stream": stream}
+        body: dict[str, Any] = {
+            "model": self.model or "default",
+            "prompt": list(prompt.token_ids) if prompt.token_ids else prompt.text,
+            "max_tokens": prompt.output_tokens,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "stream": stream,
+            **self.sampling,
+        }
+        if stream:
+            body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+        return body
+
+
+async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The payloads of server-sent events (`data: ...` and a blank line)."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).replace(b"\r\n", b"\n").split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].strip()
+    if rest.startswith(b"data:"):
+        yield rest[5:].strip()
+
+
+def _acceptance(text: bytes) -> float | None:
+    found = _ACCEPTANCE.search(text)
+    return float(found[1]) if found else None
+
+
+def _settle_usage(last: bytes, record: RequestRecord) -> None:
+    """When tokens were counted by events and the final usage says otherwise, spread the true count evenly."""
+    try:
+        usage = json.loads(last).get("usage") or {}
+    except (ValueError, AttributeError):
+        return
+    record.prompt_tokens = usage.get("prompt_tokens")
+    counted, true = len(record.events), usage.get("completion_tokens")
+    if not true or not counted or record.events[-1][1] < counted or true < counted:
+        return
+    if [tokens for _, tokens in record.events[:-1]] == list(range(1, counted)):
+        record.events = [(at_s, round((i + 1) * true / counted)) for i, (at_s, _) in enumerate(record.events)]

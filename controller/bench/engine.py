@@ -1,0 +1,126 @@
+"""The control endpoint of one server (`/speculation`, docs/protocol.md), as the benchmark uses it.
+
+Every plan carries a lease, so that a benchmark that dies leaves the server to its own fallback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from policies.types import Arm
+
+_POLL_S = 0.02
+
+
+class EngineRefusedError(Exception):
+    """The server would not do what an arm asks; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the hook has counted so far, over all DP ranks."""
+
+    decode_steps: int
+    tokens: int
+    request_steps: int
+
+
+@dataclass(slots=True)
+class EngineControl:
+    """Puts arms in force on one server, over an `httpx.AsyncClient` that the caller owns."""
+
+    http: httpx.AsyncClient
+    clock: Callable[[], float]
+    holder: str = "specgov-bench"
+
+    async def state(self) -> dict[str, Any] | None:
+        """The answer of `GET /speculation`; `None` where the server has no such endpoint."""
+        answer = await self.http.get("/speculation")
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            return None
+        if answer.status_code != httpx.codes.OK:
+            raise EngineRefusedError(f"GET /speculation: HTTP {answer.status_code}: {answer.text[:200]}")
+        state: dict[str, Any] = answer.json()
+        return state
+
+    async def progress(self) -> Progress | None:
+        """Counters of the hook; `None` without it."""
+        state = await self.state()
+        return None if state is None else progress_of(state)
+
+    async def apply(self, arm: Arm, *, lease_s: float) -> dict[str, Any]:
+        """Put a one-row schedule in force; see `put`."""
+        row: dict[str, Any] = {"min_batch_size": 1, "depth": arm.depth}
+        if not arm.depth:
+            row["gear"] = arm.gear.value
+        return await self.put([row], lease_s=lease_s)
+
+    async def put(
+        self, rows: list[dict[str, Any]], *, lease_s: float, probe: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Put a schedule in force; raises `EngineRefusedError` when it is refused.
+
+        It may be accepted without every rank having acknowledged it: `until_in_use` tells.
+        """
+        state = await self.state()
+        if state is None:
+            raise EngineRefusedError(
+                "no /speculation here: install the specgov plugin in the engine, or use as-is"
+            )
+        plan = {
+            "schedule": rows,
+            "probe": probe,
+            "lease_s": lease_s,
+            "sequence": (state.get("sequence") or 0) + 1,
+            "holder": self.holder,
+        }
+        answer = await self.http.put("/speculation", json=plan)
+        if answer.status_code not in (httpx.codes.OK, httpx.codes.ACCEPTED):
+            raise EngineRefusedError(f"PUT /speculation: HTTP {answer.status_code}: {answer.text[:300]}")
+        applied: dict[str, Any] = answer.json()
+        return applied
+
+    async def release(self) -> None:
+        """Hand the server back to its fallback."""
+        answer = await self.http.delete("/speculation", params={"holder": self.holder})
+        if answer.status_code != httpx.codes.OK:
+            raise EngineRefusedError(f"DELETE /speculation: HTTP {answer.status_code}: {answer.text[:200]}")
+
+    async def until_in_use(self, arm: Arm, *, limit_s: float) -> float:
+        """Wait until telemetry shows `arm` on every DP rank; returns the seconds it took.
+
+        An acknowledged plan is not yet an applied one.  Needs load, since only decode steps are counted.
+        Raises `EngineRefusedError` when it is not seen within `limit_s`.
+        """
+        start_s = self.clock()
+        while True:
+            state = await self.state()
+            seen = arms_in_use(state or {})
+            if seen and set(seen) == {(arm.depth, arm.gear.value)}:
+                return self.clock() - start_s
+            if self.clock() - start_s > limit_s:
+                raise EngineRefusedError(
+                    f"arm {arm} acknowledged but not in use after {limit_s:g} s, telemetry shows {seen}"
+                )
+            await asyncio.sleep(_POLL_S)
+
+
+def arms_in_use(state: Mapping[str, Any]) -> list[tuple[int | None, str | None]]:
+    """(depth, gear) of the latest decode step of each DP rank."""
+    return [(rank.get("depth"), rank.get("gear")) for rank in state.get("telemetry") or []]
+
+
+def progress_of(state: Mapping[str, Any]) -> Progress:
+    """Sum the hook's counters over ranks and cells."""
+    ranks = state.get("telemetry") or []
+    cells = [cell for rank in ranks for cell in rank["cells"]]
+    return Progress(
+        decode_steps=sum(rank["decode_steps"] for rank in ranks),
+        tokens=sum(cell["tokens"] for cell in cells),
+        request_steps=sum(cell["request_steps"] for cell in cells),
+    )

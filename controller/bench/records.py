@@ -1,0 +1,134 @@
+"""What one request did, and what a window of time saw of many.  Pure: no I/O, no clock.
+
+Times are seconds on whatever clock the load ran on; only differences mean anything.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from controller.bench.statistics import quantile
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One request from sending to its end, filled in while it runs.
+
+    `events` are (time, output tokens so far), one per stream event that brought tokens.  A request that
+    is not streamed has a single event, at its end.
+    """
+
+    started_s: float
+    streamed: bool
+    prompt_tokens: int | None = None
+    events: list[tuple[float, int]] = field(default_factory=list)
+    ended_s: float | None = None
+    error: str | None = None
+    cancelled: bool = False
+    acceptance_length: float | None = None
+    """Tokens per verify step as the server reports it, bonus included; `None` when it does not."""
+
+    @property
+    def output_tokens(self) -> int:
+        """Output tokens seen so far."""
+        return self.events[-1][1] if self.events else 0
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Sending to the first token; `None` unless streamed."""
+        return self.events[0][0] - self.started_s if self.streamed and self.events else None
+
+    @property
+    def e2e_s(self) -> float | None:
+        """Sending to the end; `None` while it runs."""
+        return None if self.ended_s is None else self.ended_s - self.started_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """(last token - first token) / tokens after the first event; `None` unless streamed and finished."""
+        if not self.streamed or self.ended_s is None or len(self.events) < 2:
+            return None
+        (first_s, first_tokens), (last_s, last_tokens) = self.events[0], self.events[-1]
+        return (last_s - first_s) / (last_tokens - first_tokens)
+
+    def itl_s(self) -> Iterator[tuple[float, float]]:
+        """(time, gap to the event before) of every event after the first.
+
+        Under speculation one event brings several tokens.
+        """
+        for (before_s, _), (at_s, _) in itertools.pairwise(self.events):
+            yield at_s, at_s - before_s
+
+    def tokens_between(self, from_s: float, to_s: float) -> float:
+        """Output tokens of the span: exact for streams, else a share of the request's own time."""
+        if self.streamed:
+            return self._tokens_at(to_s) - self._tokens_at(from_s)
+        if self.ended_s is None or self.ended_s <= self.started_s:
+            return 0.0
+        overlap_s = min(self.ended_s, to_s) - max(self.started_s, from_s)
+        return self.output_tokens * max(0.0, overlap_s) / (self.ended_s - self.started_s)
+
+    def _tokens_at(self, at_s: float) -> int:
+        return max((tokens for when_s, tokens in self.events if when_s <= at_s), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStats:
+    """What the clients saw between two moments; latencies are `None` where no request shows them."""
+
+    window_s: float
+    output_tok_s: float
+    finished: int
+    """Requests that ended inside the window without an error."""
+    errors: int
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    tpot_p50_s: float | None
+    tpot_p99_s: float | None
+    itl_p50_s: float | None
+    itl_p99_s: float | None
+    e2e_p50_s: float | None
+    e2e_p99_s: float | None
+    s_per_token_p50: float | None
+    """End-to-end time over output tokens, of streamed and other requests alike."""
+    s_per_token_p99: float | None
+    acceptance_length: float | None
+    """Mean of what the server reported per request that ended inside the window, bonus included."""
+
+
+def window_stats(records: Iterable[RequestRecord], from_s: float, to_s: float) -> WindowStats:
+    """Summarise (`from_s`, `to_s`].
+
+    Requests count towards a latency when they ended inside the window (ITL: when the gap did); tokens
+    count when they arrived inside it, whoever's they are.  Raises `ValueError` for an empty window.
+    """
+    if to_s <= from_s:
+        raise ValueError(f"to_s must be after from_s ({from_s}), got {to_s}")
+    alive = [r for r in records if r.started_s < to_s and (r.ended_s is None or r.ended_s > from_s)]
+    ended = [r for r in alive if r.ended_s is not None and r.ended_s <= to_s]
+    good = [r for r in ended if r.error is None and not r.cancelled]
+    ttft = [r.ttft_s for r in good if r.ttft_s is not None]
+    tpot = [r.tpot_s for r in good if r.tpot_s is not None]
+    itl = [gap for r in alive for at_s, gap in r.itl_s() if from_s < at_s <= to_s]
+    e2e = [r.e2e_s for r in good if r.e2e_s is not None]
+    each = [r.e2e_s / r.output_tokens for r in good if r.e2e_s is not None and r.output_tokens]
+    lengths = [r.acceptance_length for r in good if r.acceptance_length is not None]
+    return WindowStats(
+        window_s=to_s - from_s,
+        output_tok_s=sum(r.tokens_between(from_s, to_s) for r in alive) / (to_s - from_s),
+        finished=len(good),
+        errors=sum(r.error is not None for r in ended),
+        ttft_p50_s=quantile(ttft, 0.5),
+        ttft_p99_s=quantile(ttft, 0.99),
+        tpot_p50_s=quantile(tpot, 0.5),
+        tpot_p99_s=quantile(tpot, 0.99),
+        itl_p50_s=quantile(itl, 0.5),
+        itl_p99_s=quantile(itl, 0.99),
+        e2e_p50_s=quantile(e2e, 0.5),
+        e2e_p99_s=quantile(e2e, 0.99),
+        s_per_token_p50=quantile(each, 0.5),
+        s_per_token_p99=quantile(each, 0.99),
+        acceptance_length=sum(lengths) / len(lengths) if lengths else None,
+    )

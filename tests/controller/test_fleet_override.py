@@ -1,0 +1,172 @@
+"""One watched file switches a fleet, and a mistake in it switches nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from controller.fleet_override import FleetOverrideFile
+from controller.overrides import Override, Overrides
+from controller.store import Store
+from policies.types import Mode
+
+OFF = {"mode": "off", "reason": "bad kernel"}
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A watched path with nothing there yet."""
+    return FleetOverrideFile(tmp_path / "override.json")
+
+
+def write(file, content):
+    """Put a dict as JSON, or a text as it is."""
+    file.path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def test_without_a_file_there_is_no_override_and_no_error(file):
+    """The ConfigMap is optional."""
+    assert file.poll(0.0) is None
+    assert file.error is None
+
+
+def test_the_file_is_followed_when_it_comes_changes_and_goes(file):
+    """off, then on at depth 2, then nothing."""
+    write(file, OFF)
+    assert file.poll(0.0).mode == "off"
+    write(file, {"mode": "on", "depth": 2, "reason": "again", "actor": "ann"})
+    found = file.poll(1.0)
+    assert (found.mode, found.depth, found.reason, found.actor) == ("on", 2, "again", "ann")
+    file.path.unlink()
+    assert file.poll(2.0) is None
+
+
+def test_an_empty_file_means_no_override(file):
+    """A ConfigMap that was emptied ends the override."""
+    write(file, OFF)
+    file.poll(0.0)
+    write(file, " \n")
+    assert file.poll(1.0) is None
+    assert file.error is None
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ('{"mode": "of', "JSON"),
+        ({"mode": "of", "reason": "x"}, "mode"),
+        ({"mode": "auto", "reason": "x"}, "mode"),
+        ({"mode": "off"}, "reason"),
+        ({"mode": "off", "reason": ""}, "reason"),
+        ({"mode": "off", "reason": "x", "depth": 2}, "depth must be left out unless mode is on"),
+        ({"mode": "on", "reason": "x", "depth": 0}, "depth"),
+        ({"mode": "on", "reason": "x", "depth": "many"}, "depth"),
+        ({"mode": "off", "reason": "x", "untill": "2027-01-31T06:00:00Z"}, "untill"),
+        ({"mode": "off", "reason": "x", "until": "2027-01-31T06:00:00"}, "until"),
+        ({"mode": "off", "reason": "x" * 20_000}, "JSON"),
+    ],
+)
+def test_a_wrong_file_keeps_what_was_in_force_and_says_what_is_wrong(file, content, named):
+    """Neither switched nor ended by a typing mistake; mended as soon as the file is."""
+    write(file, OFF)
+    file.poll(0.0)
+    write(file, content)
+    assert file.poll(1.0).mode == "off"
+    assert named in file.error
+    write(file, {"mode": "native", "reason": "mended"})
+    assert file.poll(2.0).mode == "native"
+    assert file.error is None
+
+
+def test_a_wrong_file_at_the_start_puts_nothing_in_force(file):
+    """Nothing is guessed."""
+    write(file, "off")
+    assert file.poll(0.0) is None
+    assert file.error
+
+
+def test_the_override_ends_at_its_time_though_the_file_stays(file):
+    """2027-01-31T06:00:00Z is 1801375200 s after the epoch."""
+    write(file, {**OFF, "until": "2027-01-31T07:00:00+01:00"})
+    assert file.poll(1801375199.0).mode == "off"
+    assert file.poll(1801375200.0) is None
+
+
+def test_a_swapped_link_is_seen_as_kubernetes_makes_it(tmp_path):
+    """A mounted ConfigMap changes by replacing the link `..data`."""
+    for version, mode in (("one", "off"), ("two", "native")):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "override.json").write_text(json.dumps({"mode": mode, "reason": "x"}))
+    (tmp_path / "..data").symlink_to("one")
+    (tmp_path / "override.json").symlink_to("..data/override.json")
+    file = FleetOverrideFile(tmp_path / "override.json")
+    assert file.poll(0.0).mode == "off"
+    (tmp_path / "..tmp").symlink_to("two")
+    (tmp_path / "..tmp").replace(tmp_path / "..data")
+    assert file.poll(1.0).mode == "native"
+
+
+def test_an_unreadable_path_keeps_what_was_in_force(file):
+    """A folder where the file should be is an error, not the end of the override."""
+    write(file, OFF)
+    file.poll(0.0)
+    file.path.unlink()
+    file.path.mkdir()
+    assert file.poll(1.0).mode == "off"
+    assert "must be readable" in file.error
+
+
+def layered(tmp_path):
+    """A pod's orders over a fleet file, with a store in memory."""
+    file = FleetOverrideFile(tmp_path / "override.json")
+    return file, Overrides(Store(Path(":memory:"), max_rows=100, max_bytes=1 << 20), file)
+
+
+def order(mode, *, at, expires=None):
+    """An order given over REST."""
+    return Override(Mode(mode), None, "mine", "ann", at, expires)
+
+
+def in_force(overrides, now):
+    """(mode, scope) in force, or None."""
+    found = overrides.current(now)
+    return found and (str(found.mode), found.scope)
+
+
+def test_an_order_on_the_pod_wins_and_the_fleets_comes_back_when_it_ends(tmp_path):
+    """Fleet off; on this pod on from 10 s to 20 s; then off again."""
+    file, overrides = layered(tmp_path)
+    write(file, OFF)
+    assert in_force(overrides, 5.0) == ("off", "fleet")
+    overrides.set(order("on", at=10.0, expires=20.0))
+    assert in_force(overrides, 15.0) == ("on", "pod")
+    assert overrides.fleet(15.0).mode == "off", "the fleet's order still shows"
+    assert in_force(overrides, 20.0) == ("off", "fleet")
+
+
+def test_auto_takes_one_pod_out_of_an_order_of_the_fleet(tmp_path):
+    """How one finds out whether the fault is over; ending the order puts the pod back."""
+    file, overrides = layered(tmp_path)
+    write(file, OFF)
+    overrides.set(order("auto", at=1.0))
+    assert in_force(overrides, 2.0) == ("auto", "pod")
+    overrides.clear()
+    assert in_force(overrides, 3.0) == ("off", "fleet")
+
+
+def test_auto_without_an_order_of_the_fleet_is_no_order(tmp_path):
+    """Nothing is in force afterwards."""
+    _, overrides = layered(tmp_path)
+    overrides.set(order("off", at=1.0))
+    overrides.set(order("auto", at=2.0))
+    assert overrides.current(3.0) is None
+
+
+def test_since_when_the_fleets_order_holds_is_when_it_was_first_seen(tmp_path):
+    """Not the time of the latest poll; a changed order starts anew."""
+    file, overrides = layered(tmp_path)
+    write(file, OFF)
+    assert overrides.current(100.0).set_unix_s == 100.0
+    assert overrides.current(200.0).set_unix_s == 100.0
+    write(file, {"mode": "native", "reason": "x"})
+    assert overrides.current(300.0).set_unix_s == 300.0

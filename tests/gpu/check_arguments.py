@@ -1,0 +1,116 @@
+"""Parse the arguments of every server of every plan with the real SGLang:  check_arguments.py [PLAN ...]
+
+Needs SGLang 0.5.17 (the bundle on PYTHONPATH, Python 3.12) and no GPU; servers are described, not started.
+Environment variables of the plans (ATTENTION=fa3 ...) apply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.abc
+import importlib.machinery
+import runpy
+import sys
+import tempfile
+import types
+from pathlib import Path
+from unittest import mock
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent)]
+
+from kit.engines import GpuEngine  # noqa: E402 - the path comes first
+from kit.rehearsal import Rehearsal  # noqa: E402
+
+
+class OnlyStarts(Rehearsal):
+    """Collects what a plan starts; its other verbs do nothing, so that no time passes."""
+
+    async def _nothing(self, *_: object, **__: object) -> None:
+        return None
+
+    alternate = load = stop_load = window = apply = acceptance = _nothing  # type: ignore[assignment]
+
+
+async def commands(plan: Path) -> list[tuple[str, list[str]]]:
+    """(name, command) of every server that the plan describes."""
+    kit = OnlyStarts(GpuEngine(), Path(tempfile.mkdtemp()), 1e6, asyncio.get_running_loop().time)
+    task = asyncio.ensure_future(runpy.run_path(str(plan))["run"](kit))
+    await asyncio.wait([task], timeout=3)  # plans that loop in time have started their servers by then
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return [(server.name, server.command) for server in kit.seen]
+
+
+def pretend_h200() -> None:
+    """Answer SGLang's questions about the device as an H200 would, so that the arguments can be resolved."""
+    import torch  # noqa: PLC0415 - takes seconds
+
+    cuda = torch.cuda
+    cuda.is_available = lambda: True
+    cuda.device_count = lambda: 1
+    cuda.current_device = lambda: 0
+    cuda.get_device_capability = lambda *_: (9, 0)
+    cuda.get_device_name = lambda *_: "NVIDIA H200"
+    cuda.mem_get_info = lambda *_: (140 << 30, 141 << 30)
+    properties = types.SimpleNamespace(
+        total_memory=141 << 30, multi_processor_count=132, major=9, minor=0, name="NVIDIA H200"
+    )
+    cuda.get_device_properties = lambda *_: properties
+    sys.meta_path.insert(0, AnyKernel())
+
+
+class AnyKernel(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """`sgl_kernel` loads CUDA libraries when imported; arguments need none of it."""
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Only the kernels."""
+        return (
+            importlib.machinery.ModuleSpec(name, self, is_package=True)
+            if name.split(".", maxsplit=1)[0] == "sgl_kernel"
+            else None
+        )
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """A module that has every name."""
+        module = mock.MagicMock()
+        module.__path__, module.__name__, module.__spec__ = [], spec.name, spec
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing to run."""
+
+
+def main() -> int:
+    """The exit status is the number of servers whose arguments SGLang refuses."""
+    pretend_h200()
+    import sglang.srt.utils.common as common  # noqa: PLC0415 - the host, late
+
+    common.get_nvgpu_memory_capacity = lambda: 143771
+    from sglang.srt.server_args import prepare_server_args  # noqa: PLC0415 - takes seconds
+
+    wanted = sys.argv[1:] or sorted(p.stem for p in HERE.glob("plans/*.py"))
+    bad = 0
+    for plan in wanted:
+        for name, command in asyncio.run(commands(HERE / "plans" / f"{plan}.py")):
+            try:
+                parsed = prepare_server_args(command[command.index("--model-path") :])
+            except (Exception, SystemExit) as problem:  # noqa: BLE001 - the next one is worth a look too
+                bad += 1
+                print("REFUSED", plan, name, repr(problem)[:400])
+            else:
+                print(
+                    "ok",
+                    plan,
+                    name,
+                    parsed.attention_backend,
+                    parsed.speculative_num_steps,
+                    parsed.speculative_adaptive,
+                )
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""How a setup becomes a command: real SGLang 0.5.17 on a GPU, or the real 0.5.23 on a CPU to try a plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from kit.setups import Setup
+
+HERE = Path(__file__).resolve().parent.parent
+PRODUCT = HERE / "product"
+"""Made by `stage.sh`: controller, policies, sglang_hooks and a dist-info that names the plugin."""
+
+
+class Engine(Protocol):
+    """Where a plan runs."""
+
+    pins_cpus: bool
+
+    def command(self, setup: Setup, port: int, out: Path) -> list[str]:
+        """The server's arguments."""
+        ...
+
+    def environment(self, setup: Setup, out: Path) -> dict[str, str]:
+        """The server's environment."""
+        ...
+
+    def concurrency(self, wanted: int) -> int:
+        """What of a concurrency this engine can take."""
+        ...
+
+
+def _depths_file(setup: Setup, out: Path) -> list[str]:
+    if not setup.depths:
+        return []
+    path = out / f"{setup.name}.depths.json"
+    path.write_text(json.dumps({"1": {"candidate_steps": list(setup.depths)}}))
+    return ["--speculative-adaptive-config", str(path)]
+
+
+def _bench_environment(setup: Setup, out: Path) -> dict[str, str]:
+    env = {"BENCH_NAME": setup.name, "BENCH_LOG_DIR": str(out / "steps"), "PYTHONUNBUFFERED": "1"}
+    if setup.speculative and not setup.tokenizer:
+        # the second is the gate that turns SGLang's simulation on; the plugin replaces what it does
+        env |= {"BENCH_P": str(setup.acceptance), "SGLANG_SIMULATE_ACC_LEN": "2.0"}
+    return env
+
+
+@dataclass(frozen=True)
+class GpuEngine:
+    """SGLang 0.5.17 from the unpacked bundle."""
+
+    bundle: Path = Path(os.environ.get("SG", "/tmp/sg"))
+    pins_cpus: bool = True
+
+    def command(self, setup: Setup, port: int, out: Path) -> list[str]:
+        """`sglang.launch_server` with dummy weights."""
+        graph = [str(b) for b in setup.graph_batch_sizes]
+        args = [
+            sys.executable,
+            "-m",
+            "sglang.launch_server",
+            "--model-path",
+            str(HERE / "models" / setup.model),
+        ]
+        args += [
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--load-format",
+            "dummy",
+            "--context-length",
+            "4096",
+        ]
+        args += ["--attention-backend", setup.attention, "--sampling-backend", "pytorch", "--enable-metrics"]
+        # the pool in tokens, so that servers starting side by side do not size it from each other's memory
+        args += ["--max-total-tokens", str(setup.kv_tokens), "--mem-fraction-static", "0.95"]
+        args += ["--max-running-requests", "256", "--decode-log-interval", "40", "--log-level", "info"]
+        args += [
+            "--mm-feature-transport",
+            "cpu",
+            "--cuda-graph-bs-prefill",
+            "128",
+            "256",
+            "512",
+            "1024",
+            "2048",
+        ]
+        args += ["--cuda-graph-max-bs-decode", graph[-1], "--cuda-graph-bs-decode", *graph]
+        if setup.tokenizer:
+            args += ["--grammar-backend", "xgrammar", "--constrained-json-disable-any-whitespace"]
+        else:
+            args += ["--skip-tokenizer-init", "--grammar-backend", "none"]
+        if setup.speculative:
+            args += ["--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "1"]
+            args += ["--speculative-draft-model-path", str(HERE / "models" / "eagle3")]
+        return [*args, *_depths_file(setup, out), *setup.args]
+
+    def environment(self, setup: Setup, out: Path) -> dict[str, str]:
+        """The bundle before the machine's own packages, and the plugins."""
+        path = [
+            self.bundle / "boot",
+            *([PRODUCT] if setup.hook else []),
+            self.bundle / "site",
+            HERE / "plugin",
+        ]
+        env = dict(os.environ, CUDA_VISIBLE_DEVICES=setup.gpus, PYTHONPATH=":".join(map(str, path)))
+        env |= {"TVM_FFI_CACHE_DIR": f"{self.bundle}/tvm", "TRITON_CACHE_DIR": f"{self.bundle}/triton"}
+        env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        if setup.attention == "flashinfer":
+            # several depths at batch 256 overflow FlashInfer's own workspace
+            env |= {"SGLANG_FLASHINFER_USE_PAGED": "1", "SGLANG_FLASHINFER_WORKSPACE_SIZE": str(2 << 30)}
+        return env | _bench_environment(setup, out) | dict(setup.env)
+
+    def concurrency(self, wanted: int) -> int:
+        """All of it."""
+        return wanted
+
+
+@dataclass(frozen=True)
+class CpuEngine:
+    """SGLang 0.5.23 on a CPU (tests/engine) with a tiny model: proves a plan, says nothing about speed.
+
+    `SPECGOV_CPU_VENV`, `SPECGOV_CPU_MODELS` and `SPECGOV_CPU_ENGINE` name its venv, models and the folder of
+    launch.py and stubs.  Speculation is real there (the drafts are right six times of ten), not simulated.
+    """
+
+    pins_cpus: bool = False
+
+    def command(self, setup: Setup, port: int, out: Path) -> list[str]:
+        """launch.py lifts SGLang's own refusal of the overlap scheduler on a CPU."""
+        venv, models, engine = (os.environ[f"SPECGOV_CPU_{k}"] for k in ("VENV", "MODELS", "ENGINE"))
+        start = [f"{engine}/launch.py"] if setup.speculative else ["-m", "sglang.launch_server"]
+        args = [f"{venv}/bin/python", *start, "--model-path", f"{models}/model_cycle", "--device", "cpu"]
+        args += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--enable-metrics"]
+        args += ["--mem-fraction-static", "0.5", "--max-total-tokens", "8192", "--max-running-requests", "8"]
+        args += ["--disable-cuda-graph", "--attention-backend", "torch_native"]
+        if setup.speculative:
+            args += ["--prefill-attention-backend", "intel_amx", "--decode-attention-backend", "intel_amx"]
+            args += ["--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "1"]
+            args += ["--speculative-draft-model-path", f"{models}/draft_cycle_eagle3"]
+        return [*args, *_depths_file(setup, out), *setup.args]
+
+    def environment(self, setup: Setup, out: Path) -> dict[str, str]:
+        """The stand-ins for CPU kernels, and the plugins."""
+        path = [
+            Path(os.environ["SPECGOV_CPU_ENGINE"]) / "stubs",
+            *([PRODUCT] if setup.hook else []),
+            HERE / "plugin",
+        ]
+        env = dict(
+            os.environ, PYTHONPATH=":".join(map(str, path)), SGLANG_USE_CPU_ENGINE="1", TRITON_INTERPRET="1"
+        )
+        env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        env |= {
+            k: v
+            for k, v in _bench_environment(setup, out).items()
+            if k not in ("BENCH_P", "SGLANG_SIMULATE_ACC_LEN")
+        }
+        return env | dict(setup.env)
+
+    def concurrency(self, wanted: int) -> int:
+        """Four at most: two cores."""
+        return min(wanted, 4)
+
+
+ENGINES = {"gpu": GpuEngine, "cpu": CpuEngine}

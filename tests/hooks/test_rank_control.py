@@ -1,0 +1,97 @@
+"""What one scheduler process does with a command, and what it reports."""
+
+import pytest
+
+from sglang_hooks.ack_board import SLOT_BYTES, Ack, AckBoard
+from sglang_hooks.rank_control import RankControl, Topology
+from sglang_hooks.schedule import Command, Row, Schedule
+from sglang_hooks.status import PlainDecodeStatus
+from tests.hooks.fakes import Request, make_policy
+
+DEEP = Schedule([Row(1, 3)])
+
+
+def make_control(policy=None, *, gears=("warm",), **kwargs):
+    kwargs = {"topology": Topology(), "started_unix_s": 1000.0, **kwargs}
+    return RankControl(policy, PlainDecodeStatus(gears=gears), **kwargs)
+
+
+def test_a_command_is_followed_and_acknowledged_with_the_step_it_came_at():
+    """Two steps were launched before it: that and their digest are what ranks are compared by."""
+    board = AckBoard(bytearray(4 * SLOT_BYTES))
+    control = make_control(make_policy(), topology=Topology(dp_rank=1, tp_rank=1, tp_size=2), board=board)
+    assert board.read(3) == Ack(0, 0, 0, 0, 0b1111)
+    control.policy.get_steps_for_batch(1)
+    control.policy.get_steps_for_batch(1)
+    digest = control.policy.digest
+    assert control.apply(Command(5, 42, DEEP).to_wire())
+    assert board.read(3) == Ack(5, 42, 2, digest, 0b1111)
+    assert control.policy.get_steps_for_batch(1) == 3
+
+
+@pytest.mark.parametrize("order", [4, 5])
+def test_what_is_not_newer_is_refused(order):
+    """An older or repeated command changes nothing."""
+    control = make_control(make_policy())
+    assert control.apply(Command(5, 42, DEEP).to_wire())
+    assert not control.apply(Command(order, 43, Schedule([Row(1, 1)])).to_wire())
+    assert control.policy.get_steps_for_batch(1) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"specgov.row.0.depth": 9},
+        {"specgov.row.0.depth": "3"},
+        {"specgov.row.0.gear": 2},
+        {"specgov.rows": 65},
+        {"specgov.rows": 2},
+        {"specgov.order": float("nan")},
+        {"specgov.more": 1},
+    ],
+)
+def test_a_bad_command_is_refused_and_changes_nothing(change):
+    """Whatever the HTTP process or anybody else sends is checked again where it would do harm."""
+    control = make_control(make_policy())
+    assert not control.apply({**Command(5, 42, DEEP).to_wire(), **change})
+    assert not control.policy.governed
+    assert control.apply(Command(5, 42, DEEP).to_wire())
+
+
+def test_a_gear_must_be_in_force_here():
+    """`cold` is followed only where depth 0 runs as plain decoding."""
+    command = Command(1, 1, Schedule([Row(1, 0, "cold")])).to_wire()
+    assert not make_control(make_policy()).apply(command)
+    assert make_control(make_policy(), gears=("warm", "cold")).apply(command)
+
+
+def test_a_process_that_cannot_be_governed_refuses_and_says_why():
+    """The reason is what `GET /speculation` shows."""
+    control = make_control(None, reason="speculation is off")
+    assert not control.apply(Command(1, 1, DEEP).to_wire())
+    report = control.report()
+    assert (report["controllable"], report["reason"]) == (False, "speculation is off")
+    assert report["built_depths"] == report["gears"] == report["telemetry"]["cells"] == []
+    assert report["telemetry"]["depth"] is None
+
+
+def test_the_report_shows_what_was_launched_and_what_it_yielded():
+    """One governed step of two requests at depth 3."""
+    control = make_control(make_policy())
+    control.apply(Command(1, 1, DEEP).to_wire())
+    control.policy.get_steps_for_batch(2)
+    launch = control.result_arriving(3)
+    control.decode_result(
+        5.0, launch, batch_size=2, requests=[Request(), Request()], accepted=[3, 0], context_tokens=9
+    )
+    telemetry = control.report()["telemetry"]
+    assert {
+        name: telemetry[name] for name in ("decode_steps", "switches", "depth", "gear", "batch_size")
+    } == {
+        "decode_steps": 1,
+        "switches": 1,
+        "depth": 3,
+        "gear": "on",
+        "batch_size": 2,
+    }
+    assert telemetry["cells"][0]["accepted"] == [1, 0, 0, 1]
