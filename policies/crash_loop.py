@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from policies import arms
 from policies.base import Policy
-from policies.guards import Guard
+from policies.guard import Guard
 from policies.soundness import elapsed_s
 from policies.types import Action, Decision, Observation, Reason, Schedule
 

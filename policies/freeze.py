@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from policies.guards import ChangeGuard
 from policies.arms import deeper_anywhere
-from policies.types import Decision, Action, Mode, Observation, Reason, Schedule
+from policies.guard import ChangeGuard
+from policies.types import Action, Decision, Mode, Observation, Reason, Schedule
 
 
 class Freeze(ChangeGuard):
@@ -26,7 +26,10 @@ class Freeze(ChangeGuard):
         who = f"{directive.actor or 'someone'}: {directive.reason or 'no reason given'}"
         evidence = {**proposal.evidence, "mode": str(directive.mode), "actor": directive.actor}
         return Decision(
-            Action.HOLD, Reason.FREEZE, f"held, {directive.mode} by {who}: {proposal.detail}", evidence=evidence
+            Action.HOLD,
+            Reason.FREEZE,
+            f"held, {directive.mode} by {who}: {proposal.detail}",
+            evidence=evidence,
         )
 
     def changed(self, observation: Observation) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from policies.base import Policy
-from policies.guards import Guard
+from policies.guard import Guard
 from policies.soundness import elapsed_s, sound_cells
 from policies.step_cost import KNOTS, bucket_index
 from policies.types import Action, Arm, CellDelta, Decision, Observation, Reason, Row, Schedule
@@ -148,9 +148,7 @@ class Verified(Guard):
     def _take_back(self, trial: Trial) -> Decision:
         key = (trial.bucket, trial.arm)
         rest = self._rests.get(key, Rested(0.0, self._params.rest_s))
-        self._rests[key] = Rested(
-            self._clock_s + rest.next_s, min(2 * rest.next_s, self._params.max_rest_s)
-        )
+        self._rests[key] = Rested(self._clock_s + rest.next_s, min(2 * rest.next_s, self._params.max_rest_s))
         self._current = trial.before
         evidence = {
             "batch_bucket": KNOTS[trial.bucket],
@@ -160,7 +158,7 @@ class Verified(Guard):
             "rest_s": rest.next_s,
         }
         detail = (
-            f"depth {trial.arm} brought {trial.after.mean:.0f} tok/s at batch sizes from {KNOTS[trial.bucket]}, "
+            f"depth {trial.arm} brought {trial.after.mean:.0f} tok/s from batch size {KNOTS[trial.bucket]} up, "
             f"before it were {trial.baseline.mean:.0f}: taken back, rests {rest.next_s:.0f} s"
         )
         return Decision(Action.GOVERN, Reason.ROLLED_BACK, detail, trial.before, evidence=evidence)
