@@ -96,7 +96,7 @@ def parse_loads(body: Any) -> LoadSample | None:
             ranks[rank] = RankLoad(rank)
         else:
             ranks[rank] = _rank_load(rank, load, sent_s, problems)
-    return LoadSample("loads", tuple(ranks.values()), tuple(problems))
+    return LoadSample("loads", tuple(ranks.values()), tuple(problems)) if ranks else None
 
 
 def _rank_load(rank: int, load: Mapping[str, Any], sent_s: float | None, problems: list[str]) -> RankLoad:

@@ -17,7 +17,7 @@ from typing import Protocol
 from controller.conditions import ActiveCondition, ConditionBoard, judge
 from controller.control_state import ControlState
 from controller.effect import EffectState, EffectTracker
-from controller.errors import EngineError
+from controller.errors import EngineError, EngineTimeoutError
 from controller.exposition import ServerInfo
 from controller.link import Link, LinkState, classify
 from controller.observer import Observer
@@ -69,7 +69,7 @@ class Recorder(Protocol):
     """Takes note of every turn: metrics, decision log, log lines."""
 
     def record(self, result: TickResult) -> None:
-        """Called at the end of each turn; blocking work is done in a thread."""
+        """Called at the end of each turn, in a thread, so it may block."""
         ...
 
 
@@ -79,6 +79,8 @@ class LoopParams:
 
     period_s: float
     dry_run: bool
+    patience_s: float
+    """An engine that answers late is not called unreachable before this long without an answer."""
     shut_down_within_s: float = 5.0
 
 
@@ -118,6 +120,7 @@ class ControlLoop:
         self._control: ControlState | None = None
         self._info: ServerInfo | None = None
         self._link = LinkState(Link.UNREACHABLE, "not asked yet")
+        self._answered_s = float("-inf")
         self._epoch = 0
         self._mode = Mode.AUTO
         self._mode_since_unix_s = wall_clock()
@@ -138,8 +141,9 @@ class ControlLoop:
         observation = dataclasses.replace(seen, directive=override.directive if override else None)
         decision = self._policy.decide(observation)
         shadow = self._shadow.decide(observation) if self._shadow else None
-        fresh = scrape.sample.control if self._link.link is Link.READY else None
-        steered = await self._steering.apply(decision, fresh, self._clock())
+        ready = self._link.link is Link.READY
+        fresh = scrape.sample.control if ready else None
+        steered = await self._steering.apply(decision, fresh, self._clock(), late=ready and fresh is None)
         effect = self._effects.update(
             self._clock(),
             wanted=steered.wanted,
@@ -167,8 +171,7 @@ class ControlLoop:
             info=self._info,
         )
         self.last = result
-        for recorder in self._recorders:
-            await asyncio.to_thread(recorder.record, result)
+        await asyncio.to_thread(self._record, result)
         return result
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -176,12 +179,16 @@ class ControlLoop:
         try:
             while not stop.is_set():
                 began_s = self._clock()
+                self._wake.clear()  # before the turn: an order that comes during it deserves another
                 await self._survive(began_s)
-                self._wake.clear()
                 left_s = self._params.period_s - (self._clock() - began_s)
                 await self._wait(stop, max(left_s, self._params.period_s / 10))
         finally:
             await self._shut_down()
+
+    def _record(self, result: TickResult) -> None:
+        for recorder in self._recorders:
+            recorder.record(result)
 
     def wake(self) -> None:
         """Tick now instead of at the end of the period: an operator has spoken."""
@@ -214,7 +221,14 @@ class ControlLoop:
         sample = scrape.sample
         self._control = sample.control or self._control
         self._info = sample.info or self._info
-        self._link = classify(sample.control, scrape.errors.get("speculation"), self._info)
+        error = scrape.errors.get("speculation")
+        if sample.control is not None:
+            self._answered_s = sample.at_s
+        elif (
+            isinstance(error, EngineTimeoutError) and sample.at_s - self._answered_s < self._params.patience_s
+        ):
+            return  # a long prefill or a slow step; the lease outlasts it
+        self._link = classify(sample.control, error, self._info)
 
     def _mode_since(self, override: Override | None, now_unix_s: float) -> float:
         mode = override.mode if override else Mode.AUTO

@@ -56,7 +56,7 @@ class DecisionRecorder:
         self._conditions = frozenset(now)
 
     def _note(self, result: TickResult, kind: str, reason: str, body: dict[str, Any]) -> None:
-        self._audit.append(result.now_unix_s, kind, reason, body)
+        self._audit.note(result.now_unix_s, kind, reason, body)
         log.info("%s %s: %s", kind, reason, body.get("detail", ""), extra={"fields": {"kind": kind, **body}})
 
 

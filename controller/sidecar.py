@@ -98,8 +98,8 @@ class Sidecar:
         """The order in force; mode `auto` when there is none."""
         order = self._overrides.current(self._wall_clock())
         if order is None:
-            return {"mode": str(Mode.AUTO), "durable": self._overrides.problem is None}
-        return {**override_to_json(order), "durable": self._overrides.problem is None}
+            return {"mode": str(Mode.AUTO), "durable": self._overrides.durable}
+        return {**override_to_json(order), "durable": self._overrides.durable}
 
     async def set_override(self, request: OverrideRequest) -> dict[str, Any]:
         """Put an order in force; raises `OverrideError` when it cannot be carried out."""
@@ -146,10 +146,18 @@ class Sidecar:
             raise OverrideError(field, message)
 
     def decisions(
-        self, *, before: int | None, limit: int, kind: str | None, reason: str | None
+        self,
+        *,
+        before: int | None = None,
+        limit: int = 50,
+        kind: str | None = None,
+        reason: str | None = None,
+        since_unix_s: float | None = None,
     ) -> list[LogRow]:
         """Rows of the decision log, newest first."""
-        return self._audit.page(before=before, limit=limit, kind=kind, reason=reason)
+        return self._audit.page(
+            before=before, limit=limit, kind=kind, reason=reason, since_unix_s=since_unix_s
+        )
 
     def healthy(self) -> bool:
         """Whether the loop turns: the latest turn is not older than ten periods and ten seconds."""

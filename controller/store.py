@@ -85,6 +85,9 @@ class Store:
             self._db.execute(f"PRAGMA {pragma}")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.execute("PRAGMA journal_size_limit=4194304")
+        verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version > len(MIGRATIONS):
             raise sqlite3.DatabaseError(
@@ -95,6 +98,11 @@ class Store:
         self._db.execute("BEGIN IMMEDIATE")  # takes the lock for good, so that a second process fails here
         self._db.execute("INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (uuid.uuid4().hex[:8],))
         self._db.execute("COMMIT")
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is written outlives the process."""
+        return str(self.path) != ":memory:"
 
     @property
     def identity(self) -> str:
@@ -134,14 +142,22 @@ class Store:
     def _scalar(self, query: str) -> int:
         return int(self._db.execute(query).fetchone()[0])
 
-    def page(self, *, before: int | None, limit: int, kind: str | None, reason: str | None) -> list[LogRow]:
+    def page(
+        self,
+        *,
+        before: int | None = None,
+        limit: int = 50,
+        kind: str | None = None,
+        reason: str | None = None,
+        since_unix_s: float | None = None,
+    ) -> list[LogRow]:
         """Newest first, ids below `before`, at most `limit`."""
         query = (
             "SELECT id, at_unix_s, kind, reason, body FROM log WHERE (:before IS NULL OR id < :before) "
             "AND (:kind IS NULL OR kind = :kind) AND (:reason IS NULL OR reason = :reason) "
-            "ORDER BY id DESC LIMIT :limit"
+            "AND (:since IS NULL OR at_unix_s >= :since) ORDER BY id DESC LIMIT :limit"
         )
-        values = {"before": before, "limit": limit, "kind": kind, "reason": reason}
+        values = {"before": before, "limit": limit, "kind": kind, "reason": reason, "since": since_unix_s}
         with self._lock, _errors(self.path):
             found = self._db.execute(query, values).fetchall()
             return [LogRow(i, at, k, why, json.loads(body)) for i, at, k, why, body in found]

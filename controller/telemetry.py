@@ -25,7 +25,7 @@ from sglang_hooks import __version__
 BATCH_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Smallest batch size of each bucket, as docs/protocol.md names them."""
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
-SIGNALS = ("load", "telemetry")
+SIGNALS = ("load", "queue", "telemetry")
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _UNKNOWN = float("nan")
 
@@ -206,7 +206,9 @@ class Telemetry:
         self._batch_size.set(_or_nan(seen.batch_size))
         self._context.set(_or_nan(seen.context_tokens))
         self._usage.set(_or_nan(seen.token_usage))
-        for signal, age_s in zip(SIGNALS, (seen.load_age_s, seen.telemetry_age_s), strict=True):
+        for signal, age_s in zip(
+            SIGNALS, (seen.load_age_s, seen.queue_age_s, seen.telemetry_age_s), strict=True
+        ):
             self._age.labels(signal).set(_or_nan(age_s))
         self._depth_in_use.set(_or_nan(seen.in_use.depth if seen.in_use else None))
         _one_of(self._gear_in_use, Gear, seen.in_use.gear if seen.in_use else None)

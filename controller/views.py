@@ -91,6 +91,7 @@ def load(seen: Observation) -> dict[str, Any]:
         "context_tokens": seen.context_tokens,
         "token_usage": seen.token_usage,
         "age_s": seen.load_age_s,
+        "queue_age_s": seen.queue_age_s,
         "telemetry_age_s": seen.telemetry_age_s,
         "suspect": list(seen.suspect),
     }

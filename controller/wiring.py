@@ -96,7 +96,7 @@ def assemble(
     history, benefit = History(), BenefitRecorder(telemetry.registry)
     policy, shadow = make_policy(settings, settings.policy.name), settings.policy.shadow
     loop = ControlLoop(
-        LoopParams(settings.loop.period_s, settings.dry_run),
+        LoopParams(settings.loop.period_s, settings.dry_run, settings.lease.renew_deadline_s),
         scraper=Scraper(
             client,
             metrics_period_s=settings.engine.metrics_period_s,

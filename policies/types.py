@@ -189,7 +189,9 @@ class Observation:
     max_running_reqs: int | None = None
     """Per DP rank."""
     load_age_s: float | None = None
-    """Age of the load figures above."""
+    """Age of the running requests and the batch size."""
+    queue_age_s: float | None = None
+    """Age of the waiting requests, the context and the use of the KV pool."""
 
     cells: tuple[CellDelta, ...] = ()
     decode_steps: int | None = None

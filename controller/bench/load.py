@@ -35,7 +35,16 @@ class ClosedLoop:
         self._stream_every = stream_every
         self._workers: list[asyncio.Task[None]] = []
         self._target = 0
+        self._newest: dict[int, RequestRecord] = {}
         self.records: list[RequestRecord] = []
+
+    def use(self, source: PromptSource) -> None:
+        """Draw prompts from `source` from now on."""
+        self._source = source
+
+    def newest(self) -> list[RequestRecord]:
+        """The latest request of each client."""
+        return list(self._newest.values())
 
     @property
     def concurrency(self) -> int:
@@ -71,6 +80,7 @@ class ClosedLoop:
         while number < self._target:
             record = RequestRecord(self._client.clock(), streamed)
             self.records.append(record)
+            self._newest[number] = record
             await self._client.send(prompt, record)
             if record.error is not None:
                 await asyncio.sleep(_PAUSE_AFTER_ERROR_S)

@@ -21,6 +21,8 @@ def make_app() -> typer.Typer:
     app = typer.Typer(
         name="specgov",
         help="Decides, live, how deep an SGLang server should speculate.",
+        epilog="Exit codes: 0 done; 1 could not be done; 2 wrong usage or settings; "
+        "3 done, and the answer is no (preflight failed, something needs attention).",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )

@@ -20,7 +20,8 @@ async def test_status_is_one_page_with_what_to_type(make):
     assert status["headline"] == "governed (policy), depth 2 in use: fixed at depth 2"
     assert (status["mode"], status["mode_since_unix_s"]) == ("auto", 1_800_001_000.0)
     assert status["load"]["running_reqs"] == 4
-    assert status["load"]["age_s"] == pytest.approx(0.1)
+    assert status["load"]["age_s"] == 0.0
+    assert status["load"]["queue_age_s"] == pytest.approx(0.1)
     assert status["depth"]["in_force"] == [{"min_batch_size": 1, "depth": 2}]
     assert status["depth"]["in_use"] == {"depth": 2, "gear": "on"}
     assert (status["lease"]["state"], status["engine"]["link"]) == ("held", "ready")

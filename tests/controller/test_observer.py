@@ -147,6 +147,26 @@ def test_before_anything_is_read_all_is_unknown():
     assert (seen.built, seen.in_force, seen.in_use) == ((), None, None)
 
 
+def test_a_batch_that_has_just_been_decoded_is_fresher_than_loads():
+    """Loads of 9 s ago say 4; the steps since were of 8 requests.  The queue is still 9 s old."""
+    fake, observer = engine(), Observer()
+    old = loads(rank(running=4, queue=2, age_s=9.0))
+    observer.observe(sample(fake, 0.0, old), 0.0)
+    fake.decode(8, steps=3)
+    seen = observer.observe(sample(fake, 1.0, old), 1.0)
+    assert (seen.running_reqs, seen.batch_size, seen.load_age_s) == (8, 8, 0.0)
+    assert (seen.queue_reqs, seen.queue_age_s) == (2, 9.0)
+
+
+def test_a_rank_that_stands_still_is_judged_by_loads():
+    """No step since: idle, prefilling or hung, which the latest batch size cannot tell."""
+    fake, observer = engine(), Observer()
+    fake.decode(8, steps=3)
+    observer.observe(sample(fake, 0.0, loads(rank(running=0))), 0.0)
+    seen = observer.observe(sample(fake, 1.0, loads(rank(running=0))), 1.0)
+    assert (seen.running_reqs, seen.batch_size) == (0, 0)
+
+
 def test_running_zero_with_a_queue_is_suspect():
     """A scrape between states must not read as idle."""
     seen = Observer().observe(EngineSample(0.0, loads(rank(running=0, queue=9))), 0.0)

@@ -77,7 +77,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path):
     said = int(rest[-1]) if rest else said
     store = open_store(path, max_rows=10**6)
     assert store.last_log_id() >= said
-    assert len(store.page(before=None, limit=10**6, kind=None, reason=None)) == store.last_log_id()
+    assert len(store.page(limit=10**6)) == store.last_log_id()
     store.close()
 
 
@@ -118,7 +118,7 @@ def test_the_log_is_bounded_in_rows(tmp_path):
     store = open_store(tmp_path / "state.db", max_rows=100)
     for i in range(1, 1001):
         store.append([LogRow(i, 0.0, "event", "x", {})])
-    rows = store.page(before=None, limit=1000, kind=None, reason=None)
+    rows = store.page(limit=1000)
     assert 100 <= len(rows) <= 164
     assert ids(rows)[0] == 1000
     store.close()
@@ -166,7 +166,7 @@ def test_a_full_disk_keeps_the_rows_in_memory_and_writes_them_later(broken):
     broken.full = False
     audit.append(3.0, "event", "after", {})
     assert audit.problem is None
-    assert [row.reason for row in broken.store.page(before=None, limit=9, kind=None, reason=None)] == [
+    assert [row.reason for row in broken.store.page(limit=9)] == [
         "after",
         "during",
         "before",
@@ -177,11 +177,12 @@ def test_a_full_disk_does_not_stop_an_operator(broken):
     """The order is in force, and said not to be on disk; it is written when that can be done."""
     overrides = Overrides(broken)
     broken.full = True
-    assert overrides.set(ORDER) is False
+    overrides.set(ORDER)
     assert overrides.current(120.0) == ORDER
-    assert overrides.problem is not None
+    assert (overrides.durable, overrides.problem) == (False, "state.db: database or disk is full")
     broken.full = False
-    assert overrides.flush() is True
+    overrides.flush()
+    assert overrides.problem is None
     assert broken.store.override().reason == "incident 7"
 
 
@@ -194,6 +195,7 @@ def test_pages_filter_and_go_on_where_the_one_before_ended():
     assert ids(audit.page(limit=2, before=5)) == [4, 3]
     assert ids(audit.page(kind="event")) == [6, 4, 2]
     assert ids(audit.page(reason="r0")) == [1]
+    assert ids(audit.page(since_unix_s=4.0)) == [6, 5]
 
 
 def test_evidence_that_is_too_large_is_left_out():

@@ -7,11 +7,14 @@ Environment variables of the plans (ATTENTION=fa3 ...) apply.
 from __future__ import annotations
 
 import asyncio
+import importlib.abc
+import importlib.machinery
 import runpy
 import sys
 import tempfile
 import types
 from pathlib import Path
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent)]
@@ -53,6 +56,24 @@ def pretend_h200() -> None:
     cuda.mem_get_info = lambda *_: (140 << 30, 141 << 30)
     properties = types.SimpleNamespace(total_memory=141 << 30, multi_processor_count=132, major=9, minor=0, name="NVIDIA H200")
     cuda.get_device_properties = lambda *_: properties
+    sys.meta_path.insert(0, AnyKernel())
+
+
+class AnyKernel(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """`sgl_kernel` loads CUDA libraries when imported; arguments need none of it."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        """Only the kernels."""
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] == "sgl_kernel" else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """A module that has every name."""
+        module = mock.MagicMock()
+        module.__path__, module.__name__, module.__spec__ = [], spec.name, spec
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing to run."""
 
 
 def main() -> int:

@@ -42,7 +42,7 @@ class Stub:
         if path == "/generate":
             await asyncio.sleep(REQUEST_S)
             tokens = body["sampling_params"]["max_new_tokens"]
-            answer = {"text": "{}", "meta_info": {"completion_tokens": tokens}}
+            answer = {"text": "{}", "output_ids": [1] * tokens, "meta_info": {"completion_tokens": tokens}}
             if not body["stream"]:
                 return httpx.Response(200, json=answer)
             return httpx.Response(200, content=f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n".encode())

@@ -167,10 +167,9 @@ class Kit:
         """
         self._port += 1
         name = f"sidecar-{server.name}" + (f"-{fresh}" if fresh else "")
-        values: dict[str, object] = {"engine.url": server.url, "policy.name": policy, "loop.period_s": 0.25}
+        values: dict[str, object] = {"engine.url": server.url, "policy.name": policy}
         values |= {
             "store.path": self.out / "state" / f"{name}.db",
-            "guards.dwell_s": 0.5,
             "log.format": "json",
         }
         values |= {key.replace("__", "."): value for key, value in settings.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,7 +32,7 @@ class Setup:
     """Depths built at start (speculative-adaptive); empty: SGLang's own table, or a fixed depth."""
     tokenizer: bool = False
     acceptance: float = HIGH
-    gpus: str = "0"
+    gpus: str = os.environ.get("BENCH_GPUS", "0")
 
     def but(self, **changes: object) -> Setup:
         """A copy with some fields changed."""

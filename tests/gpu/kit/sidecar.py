@@ -18,6 +18,12 @@ from kit.engines import HERE, PRODUCT
 from kit.journal import Journal
 
 
+SPECGOV = [
+    os.environ.get("SPECGOV_PYTHON", sys.executable), "-c", "from controller.cli import main; main()"
+]  # fmt: skip
+"""The command line of the product, which is not installed there."""
+
+
 def specgov_environment(out: Path, settings: Mapping[str, object]) -> dict[str, str]:
     """Where `python -m controller.cli` finds the product; settings as `SPECGOV_*`, none inherited."""
     root = PRODUCT if PRODUCT.is_dir() else HERE.parent.parent
@@ -41,7 +47,7 @@ class Sidecar:
         self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=5, trust_env=False)
         self._out = out
         self._journal = journal
-        self._args = [os.environ.get("SPECGOV_PYTHON", sys.executable), "-m", "controller.cli", "run"]
+        self._args = [*SPECGOV, "run"]
         self._env = specgov_environment(out, {**settings, "api.port": port})
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: asyncio.Task[None] | None = None

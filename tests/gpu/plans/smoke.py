@@ -6,11 +6,11 @@ refused with its field, a lease ends, off is plain decoding or says why not, the
 
 import asyncio
 import os
-import sys
 
 from controller.bench.arms import parse_arm
 from kit import setups
 from kit.session import Kit, Target
+from kit.sidecar import SPECGOV
 
 ARMS = ("off-cold", "depth-4", "off-warm", "depth-2", "depth-1")
 
@@ -56,7 +56,7 @@ async def run(kit: Kit) -> None:
         await kit.acceptance(table, setups.LOW)
         await kit.alternate(Target.of(table, "depth-4"), [16], rounds=1, window_s=1.0, acceptance=setups.LOW)
     async with kit.part("preflight"):
-        command = [sys.executable, "-m", "controller.cli", "preflight", "--engine", table.url, "--json"]
+        command = [*SPECGOV, "preflight", "--engine", table.url, "--json"]
         process = await asyncio.create_subprocess_exec(
             *command, env=kit.sidecar_environment(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from kit import setups
 from kit.session import Kit, Target
 
 PHASES = (2, 64, 2)
-SETTLE_S, WINDOW_S = 2.5, 8.0
+SETTLE_S, WINDOW_S = 2.5, 7.0
 
 
 async def run(kit: Kit) -> None:
