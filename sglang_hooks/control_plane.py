@@ -92,7 +92,7 @@ class ControlPlane:
         self._sent_order = 0
         self._refused_order = 0
         self._sender: asyncio.Task[None] | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._reading: asyncio.Task[list[dict[str, Any]]] | None = None
         self._reports: list[dict[str, Any]] = []
 
@@ -112,8 +112,7 @@ class ControlPlane:
             self._plan = plan
             self._deadline_s = received_s + plan.lease_s
             self._want(plan.sequence, plan.schedule, plan)
-            if self._watch is None or self._watch.done():
-                self._watch = asyncio.create_task(self._watch_lease(), name="specgov lease watch")
+            self._watch_lease()
             return await self._confirm()
 
     async def delete(self, holder: str | None) -> tuple[int, dict[str, Any]]:
@@ -184,10 +183,17 @@ class ControlPlane:
             schedule = Schedule([Row(1, self._fallback, "on" if self._fallback else "warm")])
         self._want(wanted.sequence, schedule, None)
 
-    async def _watch_lease(self) -> None:
-        while self._plan is not None:
-            await asyncio.sleep(max(self._left_s(), _POLL_S))  # a timer may fire a hair early
-            self._fall_back_if_due()
+    def _watch_lease(self) -> None:
+        """Look again when the lease in force now ends; each plan sets the one timer anew."""
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(self._left_s(), _POLL_S)  # a timer may go off a hair early
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._lease_timer)
+
+    def _lease_timer(self) -> None:
+        self._fall_back_if_due()
+        if self._plan is not None:
+            self._watch_lease()
 
     # Sending
 
@@ -247,11 +253,12 @@ class ControlPlane:
             return []
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._link.get(), name="specgov read")
-        done, _ = await asyncio.wait({self._reading}, timeout=within_s)
+        reading = self._reading  # a later call may start the next one before this one wakes up
+        done, _ = await asyncio.wait({reading}, timeout=within_s)
         if not done:
             raise ControlError(504, f"the scheduler did not answer within {within_s:g} s")
         try:
-            reports = sorted(self._reading.result(), key=lambda report: report["telemetry"]["dp_rank"])
+            reports = sorted(reading.result(), key=lambda report: report["telemetry"]["dp_rank"])
         except Exception as error:
             logger.exception("specgov: the scheduler could not be asked")
             raise ControlError(502, f"the scheduler could not be asked: {error!r}") from error

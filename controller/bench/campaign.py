@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -126,16 +126,18 @@ class Campaign:
         return self._lag.watching()
 
     async def measure(
-        self, target: Target, records: list[RequestRecord], seconds: float, **notes: Any
+        self, target: Target, records: list[RequestRecord], work: Awaitable[object], **notes: Any
     ) -> Window:
-        """One window on whatever load is there now: `seconds` from now on."""
+        """One window on whatever load is there now, from now until `work` (say, a sleep) is done."""
         control = target.server.control
         before = await control.state() if control else None
         from_s = self.clock()
         async with self._sampling(target):
-            await asyncio.sleep(seconds)
+            await work
         to_s = self.clock()
         after = await control.state() if control else None
+        # both counts were read just before their answers arrived
+        counted_s = self.clock() - from_s
         cells = difference(before, after) if before and after else ()
         window = Window(
             label=target.label,
@@ -144,7 +146,7 @@ class Campaign:
             from_s=from_s,
             to_s=to_s,
             stats=window_stats(records, from_s, to_s),
-            engine_tok_s=sum(c.tokens for c in cells) / (to_s - from_s) if cells else None,
+            engine_tok_s=sum(c.tokens for c in cells) / counted_s if cells else None,
             cells=cells,
             client_lag_s=self._lag.worst_s(from_s, to_s),
             **{"concurrency": None, "round": 0, "phase": None, **notes},
@@ -192,10 +194,10 @@ class Campaign:
         for target in group:
             try:
                 async with self.in_force(target, self.timing.settle_s + self.timing.window_s):
+                    await target.confirm()
                     await asyncio.sleep(self.timing.settle_s)
-                    await self.measure(
-                        target, loop.records, self.timing.window_s, concurrency=concurrency, round=number
-                    )
+                    window = asyncio.sleep(self.timing.window_s)
+                    await self.measure(target, loop.records, window, concurrency=concurrency, round=number)
             except EngineRefusedError as problem:
                 self.fail(target.label, concurrency, problem)
         await server.end()

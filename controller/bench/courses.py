@@ -42,38 +42,46 @@ async def _phases(
     await loop.scale(phases[0].concurrency)
     await until_flowing(loop, campaign.clock, campaign.timing.ramp_limit_s)
     async with campaign.in_force(target, sum(phase.seconds for phase in phases)):
+        await target.confirm()
         for phase in phases:
             if phase.state:
                 await target.server.set_state(phase.state)
             loop.use(source_of(phase.prompts))
             await loop.scale(phase.concurrency)
             notes = {"concurrency": phase.concurrency, "phase": phase.name, "round": number}
-            await campaign.measure(target, loop.records, phase.seconds, **notes)
+            await campaign.measure(target, loop.records, asyncio.sleep(phase.seconds), **notes)
 
 
 async def run_trace(campaign: Campaign, arrivals: Arrivals, rounds: int) -> None:
     """Every target through the trace, `rounds` times in alternated order; one window for the whole."""
     if not arrivals:
         raise ValueError("arrivals must hold at least one request, got none")
-    seconds = max(arrivals[-1][0], campaign.timing.window_s)
     async with campaign.watching():
         for number in range(rounds):
             for group in ordered(campaign.targets, number):
                 for target in group:
-                    await _trace(campaign, target, arrivals, seconds, number)
+                    await _trace(campaign, target, arrivals, number)
 
 
-async def _trace(campaign: Campaign, target: Target, arrivals: Arrivals, seconds: float, number: int) -> None:
+async def _trace(campaign: Campaign, target: Target, arrivals: Arrivals, number: int) -> None:
     load = OpenLoop(target.server.client)
-    running = asyncio.create_task(load.run(arrivals), name="open loop")
     try:
-        # a fixed arm is confirmed by telemetry, which needs the first requests to be running
-        async with campaign.in_force(target, seconds):
-            await campaign.measure(target, load.records, seconds, phase="trace", round=number)
-        await running
+        async with campaign.in_force(target, arrivals[-1][0]):
+            work = _confirmed(load, target, arrivals)
+            await campaign.measure(target, load.records, work, phase="trace", round=number)
     except EngineRefusedError as problem:
         campaign.fail(target.label, None, problem)
     finally:
+        await target.server.end()
+
+
+async def _confirmed(load: OpenLoop, target: Target, arrivals: Arrivals) -> None:
+    """Send the trace; raises `EngineRefusedError` when the arm is not in use once requests are running."""
+    running = asyncio.create_task(load.run(arrivals), name="open loop")
+    try:
+        await asyncio.sleep(arrivals[0][0])
+        await target.confirm()
+        await running
+    finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await target.server.end()

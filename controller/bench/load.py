@@ -96,8 +96,20 @@ class OpenLoop:
 
     async def run(self, arrivals: Iterable[tuple[float, Prompt]], *, drain_s: float = 60.0) -> None:
         """Send each prompt `seconds` after now, then wait up to `drain_s` for the last ones."""
-        start_s = self._client.clock()
         running: set[asyncio.Task[None]] = set()
+        try:
+            await self._send_all(arrivals, running)
+            if running:
+                await asyncio.wait(running, timeout=drain_s)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _send_all(
+        self, arrivals: Iterable[tuple[float, Prompt]], running: set[asyncio.Task[None]]
+    ) -> None:
+        start_s = self._client.clock()
         for at_s, prompt in arrivals:
             await asyncio.sleep(max(0.0, start_s + at_s - self._client.clock()))
             record = RequestRecord(self._client.clock(), streamed=True)
@@ -105,11 +117,6 @@ class OpenLoop:
             task = asyncio.create_task(self._client.send(prompt, record))
             running.add(task)
             task.add_done_callback(running.discard)
-        if running:
-            await asyncio.wait(running, timeout=drain_s)
-        for task in list(running):
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
 
 
 class LoopLag:

@@ -71,7 +71,7 @@ class RequestRecord:
         return self.output_tokens * max(0.0, overlap_s) / (self.ended_s - self.started_s)
 
     def _tokens_at(self, at_s: float) -> int:
-        return max((tokens for when_s, tokens in self.events if when_s < at_s), default=0)
+        return max((tokens for when_s, tokens in self.events if when_s <= at_s), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +99,19 @@ class WindowStats:
 
 
 def window_stats(records: Iterable[RequestRecord], from_s: float, to_s: float) -> WindowStats:
-    """Summarise [`from_s`, `to_s`).
+    """Summarise (`from_s`, `to_s`].
 
     Requests count towards a latency when they ended inside the window (ITL: when the gap did); tokens
     count when they arrived inside it, whoever's they are.  Raises `ValueError` for an empty window.
     """
     if to_s <= from_s:
         raise ValueError(f"to_s must be after from_s ({from_s}), got {to_s}")
-    alive = [r for r in records if r.started_s < to_s and (r.ended_s is None or r.ended_s >= from_s)]
-    ended = [r for r in alive if r.ended_s is not None and r.ended_s < to_s]
+    alive = [r for r in records if r.started_s < to_s and (r.ended_s is None or r.ended_s > from_s)]
+    ended = [r for r in alive if r.ended_s is not None and r.ended_s <= to_s]
     good = [r for r in ended if r.error is None and not r.cancelled]
     ttft = [r.ttft_s for r in good if r.ttft_s is not None]
     tpot = [r.tpot_s for r in good if r.tpot_s is not None]
-    itl = [gap for r in alive for at_s, gap in r.itl_s() if from_s <= at_s < to_s]
+    itl = [gap for r in alive for at_s, gap in r.itl_s() if from_s < at_s <= to_s]
     e2e = [r.e2e_s for r in good if r.e2e_s is not None]
     each = [r.e2e_s / r.output_tokens for r in good if r.e2e_s is not None and r.output_tokens]
     lengths = [r.acceptance_length for r in good if r.acceptance_length is not None]

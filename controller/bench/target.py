@@ -62,10 +62,7 @@ class Target:
         return self.server.name if self.arm.label == AS_IS else self.arm.label
 
     async def apply(self, lease_s: float) -> None:
-        """Put the arm in force and see it in use; policies are the caller's business.
-
-        Raises `EngineRefusedError`.
-        """
+        """Put the arm in force; policies are the caller's business.  Raises `EngineRefusedError`."""
         control = self.server.control
         if self.arm.label == AS_IS or self.arm.policy is not None:
             return
@@ -77,7 +74,11 @@ class Target:
             await control.release()
             return
         await control.apply(self.arm.fixed, lease_s=lease_s)
-        await control.until_in_use(self.arm.fixed, limit_s=CONFIRM_WITHIN_S)
+
+    async def confirm(self) -> None:
+        """Wait until telemetry shows a fixed arm in use (needs load); raises `EngineRefusedError`."""
+        if self.arm.fixed is not None and self.server.control is not None:
+            await self.server.control.until_in_use(self.arm.fixed, limit_s=CONFIRM_WITHIN_S)
 
 
 async def until_flowing(loop: ClosedLoop, clock: Callable[[], float], limit_s: float) -> None:

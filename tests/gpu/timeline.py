@@ -64,10 +64,17 @@ def steps(graphs: list[dict], outside: list[dict]) -> list[dict]:
         drafts = [(g["from"], g["to"]) for g in others if a["to"] <= g["from"] < b["from"]]
         busy = covered_us([*drafts, *((e["ts"], e["ts"] + e["dur"]) for e in work)])
         gap = b["from"] - a["to"]
-        found.append({
-            "step_us": b["from"] - a["from"], "graph_us": a["to"] - a["from"], "gap_us": gap,
-            "other_graphs_us": covered_us(drafts), "busy_us": busy, "idle_us": gap - busy, "work": work,
-        })  # fmt: skip
+        found.append(
+            {
+                "step_us": b["from"] - a["from"],
+                "graph_us": a["to"] - a["from"],
+                "gap_us": gap,
+                "other_graphs_us": covered_us(drafts),
+                "busy_us": busy,
+                "idle_us": gap - busy,
+                "work": work,
+            }
+        )
     return found
 
 

@@ -79,6 +79,18 @@ async def test_a_renewal_prolongs_the_lease():
     assert engine.depths_at(1) == [2]
 
 
+async def test_a_shorter_lease_ends_at_its_own_time():
+    """After a plan of 60 s, given back or renewed, one of 2 s is over after 2 s."""
+    engine = FakeEngine()
+    plane = make_plane(engine)
+    await plane.put(plan(1, lease_s=60))
+    await plane.delete(None)
+    await plane.put(plan(2, lease_s=60))
+    await plane.put(plan(3, lease_s=2))
+    await asyncio.sleep(2.1)
+    assert engine.depths_at(1) == [2]
+
+
 @pytest.mark.parametrize(("fallback", "depth"), [("native", 2), ("hold", 3), (1, 1), (0, 0)])
 async def test_the_fallback_of_the_launch_takes_over(fallback, depth):
     """`hold` keeps the schedule, `depth:N` is one depth for all batch sizes; neither probes."""

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from controller.bench.engine import EngineControl
 from kit.engines import Engine
 from kit.server import Server
 from kit.session import Kit
 from kit.setups import Setup
 from kit.sidecar import Sidecar
-
 
 REQUEST_S = 30.0
 """Virtual seconds of a request: long, so that a rehearsal of hundreds of clients is cheap."""
@@ -60,13 +60,17 @@ class Stub:
             self._row = {"depth": body["schedule"][0]["depth"], "gear": body["schedule"][0].get("gear", "on")}
         cell = {"tokens": 0, "request_steps": 0}
         telemetry = [{**self._row, "decode_steps": 0, "cells": [cell]}]
-        return httpx.Response(200, json={"sequence": self._sequence, "state": "governed", "telemetry": telemetry})
+        return httpx.Response(
+            200, json={"sequence": self._sequence, "state": "governed", "telemetry": telemetry}
+        )
 
 
 class RehearsedServer(Server):
     """No process: the answers come from a `Stub`."""
 
-    def __init__(self, setup: Setup, port: int, engine: Engine, out: Path, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, setup: Setup, port: int, engine: Engine, out: Path, clock: Callable[[], float]
+    ) -> None:
         super().__init__(setup, port, engine, out, clock)
         self.stub = Stub(setup)
         self.http = httpx.AsyncClient(base_url=self.url, transport=httpx.MockTransport(self.stub))

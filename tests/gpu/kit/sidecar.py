@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from kit.engines import HERE, PRODUCT
 from kit.journal import Journal
 
-
-SPECGOV = [
-    os.environ.get("SPECGOV_PYTHON", sys.executable), "-c", "from controller.cli import main; main()"
-]  # fmt: skip
+SPECGOV = [os.environ.get("SPECGOV_PYTHON", sys.executable), "-c", "from controller.cli import main; main()"]
 """The command line of the product, which is not installed there."""
 
 

@@ -1,6 +1,7 @@
 """specgov's goodput policy, cold and warm, against no speculation, fixed 1/2/4, off and SGLang's own rule.
 
-ATTENTION=triton|fa3, ACCEPTANCE=0.745, LEVELS=1,16,32,64,128,256, ROUNDS=2, WINDOW_S=2, ADAPTIVE_LEVELS=16,64,256 (empty: none).
+ATTENTION=triton|fa3, ACCEPTANCE=0.745, LEVELS=1,16,32,64,128,256, ROUNDS=2, WINDOW_S=2, COLD_S=4,
+ADAPTIVE_LEVELS=16,64,256 (empty: none).
 At every level a sidecar that knows nothing is started on the governed server; its first window is `cold`, the
 later ones `warm`.  Starts 2 minutes, a round of a level about 24 s.
 """

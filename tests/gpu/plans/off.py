@@ -1,7 +1,7 @@
 """Off that is off: every gear of depth 0 against a server without speculation, side by side, alternated.
 
-ATTENTION=triton|flashinfer|fa3, LEVELS=1,32,128,256, ROUNDS=3, MODEL=llama8b.  SGLang's own depth 0 is a third server
-with plain decoding switched off.  Per backend about 2 minutes of starts and 75 s a round.
+ATTENTION=triton|flashinfer|fa3, LEVELS=1,32,128,256, ROUNDS=3, MODEL=llama8b.  SGLang's own depth 0 is
+a third server with plain decoding switched off.  Per backend about 2 minutes of starts and 75 s a round.
 """
 
 import os

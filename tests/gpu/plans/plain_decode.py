@@ -11,12 +11,13 @@ import asyncio
 import os
 import random
 
+from kit import setups
+from kit.session import Kit, Target
+
 from controller.bench.arms import parse_arm
 from controller.bench.client import Client
 from controller.bench.load import ClosedLoop
 from controller.bench.prompts import RandomTokens
-from kit import setups
-from kit.session import Kit, Target
 
 LEVELS = [int(c) for c in os.environ.get("LEVELS", "1,32,128,256").split(",")]
 ROUNDS = int(os.environ.get("ROUNDS", "2"))

@@ -1,4 +1,4 @@
-"""Does everything work?  8-layer model, two small servers side by side, about 2 minutes.  Run this first after any change.
+"""Does everything work?  8-layer model, two small servers side by side, 2 minutes; after any change.
 
 The hook loads and answers, a plan goes in force and the depth follows, the two recorders agree, a bad plan is
 refused with its field, a lease ends, off is plain decoding or says why not, the sidecar's preflight passes.
@@ -7,10 +7,11 @@ refused with its field, a lease ends, off is plain decoding or says why not, the
 import asyncio
 import os
 
-from controller.bench.arms import parse_arm
 from kit import setups
 from kit.session import Kit, Target
 from kit.sidecar import SPECGOV
+
+from controller.bench.arms import parse_arm
 
 ARMS = ("off-cold", "depth-4", "off-warm", "depth-2", "depth-1")
 
@@ -58,8 +59,11 @@ async def run(kit: Kit) -> None:
     async with kit.part("preflight"):
         command = [*SPECGOV, "preflight", "--engine", table.url, "--json"]
         process = await asyncio.create_subprocess_exec(
-            *command, env=kit.sidecar_environment(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+            *command,
+            env=kit.sidecar_environment(),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
         text = (await process.communicate())[0].decode(errors="replace")
         kit.record("preflight", status=process.returncode, text=text[-6000:])
         kit.say("preflight:", process.returncode, text[-700:])

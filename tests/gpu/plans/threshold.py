@@ -1,4 +1,4 @@
-"""The sidecar with `threshold` under a closed loop going C = 2, 64, 2, beside fixed depth 4 and no speculation.
+"""The sidecar with `threshold` under a closed loop of C = 2, 64, 2, beside depth 4 and no speculation.
 
 Three servers side by side on one GPU, measured one after another, twice.  About 5 minutes.
 """
@@ -22,7 +22,7 @@ async def run(kit: Kit) -> None:
             async with kit.part(f"{server.name} round {number}"):
                 for phase, concurrency in enumerate(PHASES):
                     await kit.load(server, concurrency, stream_every=8)
-                    # the first moments of a phase are a window of their own: they show how fast the depth follows
+                    # the first moments of a phase are a window of their own: how fast does the depth follow?
                     await kit.window(
                         Target.of(server)[0], concurrency, SETTLE_S, round=number, phase=phase, settling=True
                     )

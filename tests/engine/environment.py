@@ -1,0 +1,92 @@
+"""The engine's own Python environment: the real SGLang on CPU, installed once into a cache folder."""
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+SGLANG = "0.5.23"
+HERE = Path(__file__).parent
+REMEDY = "every test that needs no real SGLang runs with `make test-fast`"
+
+
+class EngineUnavailableError(Exception):
+    """The real SGLang cannot be had here; the message says why and what runs without it."""
+
+
+def cache_folder():
+    """Where the environment and the models are kept between runs: `SPECGOV_CACHE`, or `~/.cache/specgov`."""
+    return Path(os.environ.get("SPECGOV_CACHE") or Path.home() / ".cache" / "specgov")
+
+
+def engine_python(say=print):
+    """The interpreter that has SGLang, installing it if need be (about two minutes, 3 GB).
+
+    `SPECGOV_ENGINE_PYTHON` names one that has it already.  Raises `EngineUnavailableError`.
+    """
+    given = os.environ.get("SPECGOV_ENGINE_PYTHON")
+    if given:
+        return _checked(Path(given))
+    folder = cache_folder() / f"engine-{SGLANG}-{_fingerprint('requirements.txt')}"
+    with _Locked(folder.with_suffix(".lock")):
+        if not (folder / ".complete").exists():
+            _install(folder, say)
+            (folder / ".complete").touch()
+    return _checked(folder / "bin" / "python")
+
+
+def models_folder(python):
+    """The tiny models, made by `make_models.py` if need be."""
+    folder = cache_folder() / f"models-{_fingerprint('make_models.py')}"
+    with _Locked(folder.with_suffix(".lock")):
+        if not (folder / ".complete").exists():
+            _run([python, HERE / "make_models.py", folder], "the models could not be made")
+            (folder / ".complete").touch()
+    return folder
+
+
+def _install(folder, say):
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    steps = (
+        ("PyTorch and what SGLang needs on CPU", [*pip, "-r", HERE / "requirements.txt"]),
+        (f"SGLang {SGLANG}", [*pip, "--no-deps", f"sglang=={SGLANG}"]),
+    )
+    say(f"installing the real SGLang into {folder} (once; about two minutes, 3 GB)")
+    venv.create(folder, with_pip=True, clear=True)
+    for what, command in steps:
+        say(f"  {what} ...")
+        _run(command, f"{what} could not be installed")
+
+
+def _checked(python):
+    _run([python, "-c", "import torch, sglang"], f"{python} has no SGLang")
+    return python
+
+
+def _run(command, failure):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
+        raise EngineUnavailableError(f"{failure}; {REMEDY}\n{tail}")
+
+
+def _fingerprint(name):
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return hashlib.sha256((HERE / name).read_bytes() + version.encode()).hexdigest()[:10]
+
+
+class _Locked:
+    """One installer at a time, also between processes."""
+
+    def __init__(self, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w")
+
+    def __enter__(self):
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_):
+        self._file.close()

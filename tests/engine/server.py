@@ -1,0 +1,140 @@
+"""Starts and stops a real SGLang server on CPU."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+START_TIMEOUT_S = 240
+
+COMMON = [
+    "--device", "cpu", "--host", "127.0.0.1", "--dtype", "bfloat16", "--enable-metrics",
+    "--mem-fraction-static", "0.5", "--max-total-tokens", "8192", "--max-running-requests", "8",
+    "--disable-cuda-graph", "--attention-backend", "torch_native",
+]  # fmt: skip
+SPECULATION = [
+    "--prefill-attention-backend", "intel_amx", "--decode-attention-backend", "intel_amx",
+    "--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "1",
+    "--speculative-num-steps", "2", "--speculative-num-draft-tokens", "3",
+    "--speculative-adaptive", "--speculative-adaptive-config", str(HERE / "depths_0_to_3.json"),
+]  # fmt: skip
+
+STOCK, LAUNCH = ["-m", "sglang.launch_server"], [str(HERE / "launch.py")]
+OVERLAP = {"TRITON_INTERPRET": "1"}
+ONE_CORE_A_RANK = {**OVERLAP, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+
+MODES = {
+    # mode: (entry, flags, environment); base, bare and sync are SGLang as it is
+    "base": (STOCK, [], {}),
+    "bare": (STOCK, [], {}),
+    "sync": (STOCK, SPECULATION, {}),
+    "overlap": (LAUNCH, SPECULATION, OVERLAP),
+    "tp2": (LAUNCH, [*SPECULATION, "--tp", "2"], ONE_CORE_A_RANK),
+    "dp2": (LAUNCH, [*SPECULATION, "--dp", "2"], ONE_CORE_A_RANK),
+}
+"""`base`: no speculation; `bare`: that, without the plugin; `sync`: speculation without the overlap
+scheduler; `overlap`: with it; `tp2`, `dp2`: with it, on two ranks."""
+
+
+class ServerFailedError(Exception):
+    """The server did not come up; the message has the end of its log."""
+
+
+class Server:
+    """One server process group.  `folder` gets its log and what its test plugins write."""
+
+    def __init__(self, mode, python, models, folder, *, flags=(), environment=None):
+        entry, mode_flags, mode_environment = MODES[mode]
+        self.mode = mode
+        self.folder = folder
+        self.log_file = folder / "server.log"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        target = ["--model-path", str(models / "target")]
+        draft = (
+            ["--speculative-draft-model-path", str(models / "draft")] if SPECULATION[0] in mode_flags else []
+        )
+        flags = [*target, *COMMON, *mode_flags, *draft, "--port", str(self.port), *flags]
+        self._command = [str(python), *entry, *flags]
+        self._environment = {
+            **os.environ,
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "PYTHONPATH": os.pathsep.join(map(str, self._paths())),
+            "STEP_LOG_FOLDER": str(folder),
+            **mode_environment,
+            **(environment or {}),
+        }
+        self._process = None
+
+    def start(self):
+        """Start and wait for health; raises `ServerFailedError`."""
+        with self.log_file.open("w") as log:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdout=log, stderr=log, start_new_session=True
+            )
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not self._healthy():
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                tail = "\n".join(self.log().splitlines()[-30:])
+                self.stop()
+                raise ServerFailedError(f"the {self.mode} server did not come up:\n{tail}")
+            time.sleep(0.25)
+        return self
+
+    def stop(self):
+        """End the whole process group."""
+        if self._process is None:
+            return
+        for signal_, patience_s in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal_)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience_s)
+        self._process = None
+
+    def alive(self):
+        """Whether the main process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def log(self):
+        """All that the server has logged so far."""
+        return self.log_file.read_text(errors="replace")
+
+    def _healthy(self):
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        return False
+
+    def _paths(self):
+        """The stand-ins for GPU packages, and the plugins with the metadata by which SGLang finds them."""
+        paths = [HERE / "stubs"]
+        if self.mode != "bare":
+            plugins = self.folder / "plugins"
+            write_entry_point(plugins, "specgov", "sglang_hooks.plugin:register")
+            write_entry_point(plugins, "step_log", "tests.engine.step_log:register")
+            paths += [plugins, ROOT]
+        return paths
+
+
+def write_entry_point(folder, name, target):
+    """What `pip install` would leave behind for a plugin."""
+    info = folder / f"{name}-0.0.0.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0.0\n")
+    (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{name} = {target}\n")
+
+
+def free_port():
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,38 @@
+"""A test's own SGLang plugin: every scheduler process writes down each decode launch that it makes.
+
+One file per rank, `steps.<dp rank>.<tp rank>` in `STEP_LOG_FOLDER`, one line per launch:
+`<batch size> <depth>`.  Independent of the product's own counters, which it is there to check.
+"""
+
+import os
+from pathlib import Path
+
+FILE = []
+
+
+def log_launch(result, controller, batch_size):
+    if not FILE:
+        from sglang.srt.runtime_context import get_parallel
+
+        parallel = get_parallel()
+        name = f"steps.{parallel.dp_rank or 0}.{parallel.tp_rank}"
+        FILE.append((Path(os.environ["STEP_LOG_FOLDER"]) / name).open("w", buffering=1))
+    FILE[0].write(f"{batch_size} {controller.worker.speculative_num_steps}\n")
+    return result
+
+
+def register():
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    target = "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController.activate_step_by_batch"
+    HookRegistry.register(target, log_launch, HookType.AFTER)
+
+
+def read(folder):
+    """{(dp rank, tp rank): [(batch size, depth), ...]}."""
+    logs = {}
+    for path in sorted(Path(folder).glob("steps.*")):
+        _, dp_rank, tp_rank = path.name.split(".")
+        lines = path.read_text().splitlines()
+        logs[int(dp_rank), int(tp_rank)] = [tuple(map(int, line.split())) for line in lines]
+    return logs

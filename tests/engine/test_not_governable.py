@@ -1,0 +1,30 @@
+"""Servers that must not be controlled: each says so, or has no such endpoint."""
+
+import pytest
+
+from tests.engine.load import check
+
+PLAN = {"schedule": [{"min_batch_size": 1, "depth": 0}], "lease_s": 15, "sequence": 1, "holder": "test"}
+
+
+@pytest.mark.parametrize("server", ["base"], indirect=True)
+async def test_a_server_without_speculation_says_that_it_cannot_be_governed(server, client):
+    """The plugin is there, the reason is given, a plan is refused with it."""
+    answer = await client.get("/speculation")
+    state = answer.json()
+    assert answer.status_code == 200
+    assert state["controllable"] is False
+    assert "without --speculative-algorithm" in state["reason"]
+    assert state["built_depths"] == []
+    refused = await client.put("/speculation", json=PLAN)
+    assert refused.status_code == 503
+    assert "without --speculative-algorithm" in refused.json()["error"]["message"]
+    await check(client, 5, 12)
+
+
+@pytest.mark.parametrize("server", ["bare"], indirect=True)
+async def test_a_server_without_the_plugin_has_no_such_endpoint(server, client):
+    """404, whatever is asked."""
+    assert (await client.get("/speculation")).status_code == 404
+    assert (await client.put("/speculation", json=PLAN)).status_code == 404
+    await check(client, 5, 12)
