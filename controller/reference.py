@@ -82,7 +82,13 @@ def _section(field: FieldInfo) -> list[tuple[str, str, str]]:
 def _dataclass_rows(params: type[Any]) -> list[tuple[str, str, str]]:
     schema = TypeAdapter(strict_params(params)).json_schema()
     texts = {name: entry.get("description", "") for name, entry in schema.get("properties", {}).items()}
-    return [(f.name, _default(f.default), texts.get(f.name, "")) for f in dataclasses.fields(params)]
+    return [(f.name, _default(_default_of(f)), texts.get(f.name, "")) for f in dataclasses.fields(params)]
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return dataclasses.asdict(field.default_factory())
+    return field.default
 
 
 def _default(value: Any) -> str:
