@@ -59,7 +59,7 @@ async def test_history_has_a_sample_a_turn_and_unknown_stays_unknown(make):
     assert found[-1]["running_reqs"] == 5
     assert found[-1]["in_use"] == {"depth": 2, "gear": "on"}
     assert found[-1]["decode_tok_s"] == pytest.approx(150.0)
-    bench.engine.fail["/speculation"] = httpx.ConnectError("gone")
+    bench.engine.fail["GET /speculation"] = httpx.ConnectError("gone")
     bench.engine.fail["/v1/loads"] = httpx.ConnectError("gone")
     bench.engine.fail["/metrics"] = httpx.ConnectError("gone")
     await bench.run(3, seconds=40)
