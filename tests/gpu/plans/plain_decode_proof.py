@@ -137,7 +137,8 @@ async def speed(kit, plain, ours) -> None:
                 await answers(target.server, prompts, temperature=0.0, max_new_tokens=256)
                 kit.record(
                     "window", label=target.label, server=target.server.name, arm=target.arm.label,
-                    C=concurrency, wanted_C=concurrency, from_s=from_s, to_s=kit.now() + 0.05, hook_tok_s=None, round=number,
+                    C=concurrency, wanted_C=concurrency, from_s=from_s, to_s=kit.now() + 0.05,
+                    hook_tok_s=None, round=number,
                 )  # fmt: skip
                 kit.say(target.label, concurrency, f"{kit.now() - from_s:.3f} s")
                 await target.server.dump()
