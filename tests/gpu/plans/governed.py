@@ -1,6 +1,6 @@
 """specgov's goodput policy, cold and warm, against no speculation, fixed 1/2/4, off and SGLang's own rule.
 
-ATTENTION=triton|fa3, ACCEPTANCE=0.745, LEVELS=1,16,32,64,128,256, ROUNDS=2, WINDOW_S=2, COLD_S=4,
+ATTENTION=triton|fa3, ACCEPTANCE=0.745, LEVELS=1,16,32,64,128,256, ROUNDS=2, WINDOW_S=2, COLD_S=6, TICK_S=0.25,
 ADAPTIVE_LEVELS=16,64,256 (empty: none).
 At every level a sidecar that knows nothing is started on the governed server; its first window is `cold`, the
 later ones `warm`.  Starts 2 minutes, a round of a level about 24 s.
@@ -15,7 +15,8 @@ levels = lambda key, default: [int(c) for c in os.environ.get(key, default).spli
 LEVELS, ADAPTIVE_LEVELS = levels("LEVELS", "1,16,32,64,128,256"), levels("ADAPTIVE_LEVELS", "16,64,256")
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 WINDOW_S = float(os.environ.get("WINDOW_S", "2"))
-COLD_S = float(os.environ.get("COLD_S", "4"))
+COLD_S = float(os.environ.get("COLD_S", "6"))
+TICK_S = float(os.environ.get("TICK_S", "0.25"))
 P = float(os.environ.get("ACCEPTANCE", str(setups.HIGH)))
 K = {"attention": os.environ.get("ATTENTION", "triton"), "acceptance": P}
 
@@ -30,7 +31,9 @@ async def run(kit: Kit) -> None:
         if not kit.has_time(26 * ROUNDS + 15, f"C={level}"):
             continue
         async with kit.part(f"governed from cold, C={level}"):
-            sidecar = await kit.sidecar(governed, policy="goodput", fresh=f"cold-{level}")
+            sidecar = await kit.sidecar(
+                governed, policy="goodput", fresh=f"cold-{level}", loop__period_s=TICK_S
+            )
             await kit.load(governed, level)
             await kit.window(me[0], level, COLD_S, temperature="cold", acceptance=P)
             await kit.stop_load(governed)
