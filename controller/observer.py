@@ -175,7 +175,7 @@ class Observer:
             idle = not any(rank.running_reqs or rank.queue_reqs for rank in load.ranks)
             return since_read_s if idle else now_s - self._moved_at_s
         ages = [rank.age_s for rank in load.ranks]
-        return None if any(a is None for a in ages) else since_read_s + max(a or 0.0 for a in ages)
+        return None if None in ages else since_read_s + max((a or 0.0 for a in ages), default=0.0)
 
     def _max_running_reqs(self) -> int | None:
         stated = [r.max_running_reqs for r in self._load.ranks if r.max_running_reqs] if self._load else []

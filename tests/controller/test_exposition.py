@@ -71,7 +71,9 @@ def test_a_rank_that_is_sent_twice_is_unknown():
     assert sample.problems == ("dp_rank 0: twice",)
 
 
-@pytest.mark.parametrize("body", [None, [], {}, {"loads": []}, {"loads": {}}, {"loads": [1]}, "x", 3])
+@pytest.mark.parametrize(
+    "body", [None, [], {}, {"loads": []}, {"loads": {}}, {"loads": [1]}, {"loads": [{}]}, "x", 3]
+)
 def test_what_is_not_an_answer_of_loads_is_none(body):
     """HTML, an error object, an empty list: nothing was read."""
     assert parse_loads(body) is None
