@@ -79,16 +79,18 @@ def _section(field: FieldInfo) -> list[tuple[str, str, str]]:
     ]
 
 
-def _dataclass_rows(params: type[Any]) -> list[tuple[str, str, str]]:
+def _dataclass_rows(params: type[Any], prefix: str = "") -> list[tuple[str, str, str]]:
+    """One row a field; fields that are dataclasses themselves become dotted rows."""
     schema = TypeAdapter(strict_params(params)).json_schema()
     texts = {name: entry.get("description", "") for name, entry in schema.get("properties", {}).items()}
-    return [(f.name, _default(_default_of(f)), texts.get(f.name, "")) for f in dataclasses.fields(params)]
-
-
-def _default_of(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return dataclasses.asdict(field.default_factory())
-    return field.default
+    rows = []
+    for f in dataclasses.fields(params):
+        default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        if dataclasses.is_dataclass(default):
+            rows += _dataclass_rows(type(default), f"{prefix}{f.name}.")
+        else:
+            rows.append((prefix + f.name, _default(default), texts.get(f.name, "")))
+    return rows
 
 
 def _default(value: Any) -> str:

@@ -33,6 +33,8 @@ MIGRATIONS: Sequence[str] = (
     ) STRICT;
     """,
 )
+MAX_LEARNED = 16
+"""Deployments whose knowledge is kept; the longest unused goes first."""
 TRIM_EVERY = 64
 """Rows written between two looks at the bounds."""
 
@@ -181,10 +183,12 @@ class Store:
 
     def save_learned(self, key: str, state: Mapping[str, Any], at_unix_s: float) -> None:
         """Keep what a policy has learned under the key of the deployment."""
-        with self._lock, _errors(self.path):
-            self._db.execute(
-                "INSERT OR REPLACE INTO learned VALUES (?, ?, ?)", (key, at_unix_s, json.dumps(state))
-            )
+        values = (key, at_unix_s, json.dumps(state))
+        oldest = "SELECT key FROM learned ORDER BY at_unix_s DESC LIMIT -1 OFFSET ?"
+        with self._lock, _errors(self.path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("INSERT OR REPLACE INTO learned VALUES (?, ?, ?)", values)
+            self._db.execute(f"DELETE FROM learned WHERE key IN ({oldest})", (MAX_LEARNED,))  # noqa: S608
 
     def learned(self, key: str) -> Mapping[str, Any] | None:
         """What was kept under `key`."""

@@ -23,6 +23,7 @@ from controller.engine_client import ClientParams, EngineClient
 from controller.errors import StoreError
 from controller.fleet_override import FleetOverrideFile
 from controller.history import History
+from controller.knowledge import KnowledgeKeeper
 from controller.loop import ControlLoop, LoopParams
 from controller.observer import Observer
 from controller.overrides import Overrides
@@ -50,9 +51,11 @@ class Assembly:
     app: FastAPI
     client: EngineClient
     store: Store
+    knowledge: KnowledgeKeeper
 
     async def aclose(self) -> None:
-        """Close what holds resources, after the loop has ended."""
+        """Save and close what holds resources, after the loop has ended."""
+        self.knowledge.save()
         await self.client.aclose()
         self.store.close()
 
@@ -95,6 +98,7 @@ def assemble(
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
     policy, shadow = make_policy(settings, settings.policy.name), settings.policy.shadow
+    knowledge = KnowledgeKeeper(store, policy, settings.policy.name)
     loop = ControlLoop(
         LoopParams(settings.loop.period_s, settings.dry_run, settings.lease.renew_deadline_s),
         scraper=Scraper(
@@ -110,7 +114,7 @@ def assemble(
         steering=Steering(_lease(settings, store), client, dry_run=settings.dry_run),
         effects=EffectTracker(settings.loop.confirm_within_s, settings.loop.inert_after_s),
         conditions=ConditionBoard(),
-        recorders=(telemetry, benefit, history, DecisionRecorder(audit)),
+        recorders=(telemetry, benefit, history, DecisionRecorder(audit), knowledge),
         store_problem=lambda: store_problem or overrides.problem or audit.problem,
         clock=clock,
         wall_clock=wall_clock,
@@ -130,7 +134,7 @@ def assemble(
     app = create_app(sidecar)
     add_records(app, history, benefit, [reads_guard(sidecar)])
     add_page(app)
-    return Assembly(sidecar, app, client, store)
+    return Assembly(sidecar, app, client, store, knowledge)
 
 
 def open_store(settings: Settings) -> tuple[Store, str | None]:

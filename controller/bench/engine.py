@@ -60,7 +60,9 @@ class EngineControl:
             row["gear"] = arm.gear.value
         return await self.put([row], lease_s=lease_s)
 
-    async def put(self, rows: list[dict[str, Any]], *, lease_s: float) -> dict[str, Any]:
+    async def put(
+        self, rows: list[dict[str, Any]], *, lease_s: float, probe: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Put a schedule in force; raises `EngineRefusedError` when it is refused.
 
         It may be accepted without every rank having acknowledged it: `until_in_use` tells.
@@ -72,7 +74,7 @@ class EngineControl:
             )
         plan = {
             "schedule": rows,
-            "probe": None,
+            "probe": probe,
             "lease_s": lease_s,
             "sequence": (state.get("sequence") or 0) + 1,
             "holder": self.holder,

@@ -28,8 +28,8 @@ def throughput_table(outcome: Outcome) -> Table:
 
 def latency_table(outcome: Outcome) -> Table:
     """TTFT, TPOT, ITL and end-to-end times, and errors, per arm and concurrency or phase."""
-    table = Table(title="Latency, ms (p50 / p99, means over windows)")
-    for name in ("arm", "C", "TTFT", "TPOT", "ITL", "end to end", "requests", "errors"):
+    table = Table(title="Latency, p50 / p99, means over windows")
+    for name in ("arm", "C", "TTFT, ms", "TPOT, ms", "ITL, ms", "end to end, ms", "requests", "errors"):
         table.add_column(name, justify="left" if name == "arm" else "right")
     groups: dict[tuple[str, str], list[int]] = {}
     for i, window in enumerate(outcome.windows):
@@ -114,4 +114,4 @@ def _pair(values: list[tuple[float | None, float | None]]) -> str:
 
 
 def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1e3 * seconds:.1f}"
+    return "-" if seconds is None else f"{1e3 * seconds:.{0 if seconds >= 1 else 1}f}"

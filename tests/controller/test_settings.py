@@ -57,7 +57,7 @@ def test_policy_parameters_come_from_every_source(tmp_path, monkeypatch):
         ({"engine.api_key": "a", "engine.api_key_file": "b"}, "only one of api_key, api_key_file may be set"),
         ({"policies.fixed.depth": -1}, "policies.fixed: depth must be >= 0 or left out, got -1"),
         ({"policies.fixed.deep": 1}, "policies.fixed.deep is not a setting"),
-        ({"policies.clever.x": 1}, "policy.name must be one of fixed, threshold, native"),
+        ({"policies.clever.x": 1}, "policy.name must be one of .*fixed, threshold, native"),
         ({"policy.name": "clever"}, "policy.name must be one of"),
         ({"policy.shadow": "clever"}, "policy.name must be one of"),
         ({"lease.lease_s": 5}, r"lease.lease_s must be above renew_deadline_s \(10\), got 5.0"),

@@ -141,6 +141,33 @@ def _spread(values: list[float]) -> dict:
     }
 
 
+def ranks(records: list[dict], folder: Path) -> list[dict]:
+    """Whether the step logs of all TP ranks of a server hold the same sequence of (batch size, depth)."""
+    out = []
+    for server in dict.fromkeys(r["server"] for r in records if r["kind"] == "ranks"):
+        found = [r for r in records if r["kind"] == "ranks" and r["server"] == server]
+        logs = [StepLog(folder, server, rank) for rank in range(found[0]["tp"])]
+        sequences = [[launch[1:3] for launch in log.launches] for log in logs]
+        skews = [
+            (max(at) - min(at)) * 1e3
+            for at in zip(*([launch[0] for launch in log.launches] for log in logs), strict=False)
+        ]
+        out.append(
+            {
+                "server": server,
+                "tp": found[0]["tp"],
+                "switches": sum(r.get("switches", 0) for r in found),
+                "launches": [len(sequence) for sequence in sequences],
+                "identical_sequences": all(sequence == sequences[0] for sequence in sequences),
+                "changes_of_depth": sum(a[1] != b[1] for a, b in itertools.pairwise(sequences[0])),
+                "launch_skew_ms": _spread(skews),
+                "hook_says_ranks_agree": [(r["state"] or {}).get("ranks_agree") for r in found],
+                "leases_expired": [((r["state"] or {}).get("lease") or {}).get("expired") for r in found],
+            }
+        )
+    return out
+
+
 def bursts(records: list[dict], logs: dict[str, StepLog]) -> list[dict]:
     """Launches after each burst at another depth than the schedule gives their batch size."""
     out = []
@@ -267,6 +294,7 @@ def analyse(folder: Path) -> dict:
         "windows": windows,
         "toggles": toggles(records, logs),
         "bursts": bursts(records, logs),
+        "ranks": ranks(records, folder),
         "comparisons": comparisons(records, windows),
     }
     for kind in KEPT:

@@ -31,6 +31,7 @@ def page(title: str, results: dict) -> Iterator[str]:
         yield from _timelines(plan["windows"])
         yield from _objects("Comparisons (paired ratios)", plan["comparisons"])
         yield from _objects("Switches", plan["toggles"])
+        yield from _objects("Ranks", plan["ranks"])
         yield from _objects("Bursts", plan["bursts"])
         yield from _objects("Constrained decoding while switching", plan.get("grammar", []))
         yield from _troubles(plan)

@@ -61,6 +61,8 @@ class Zero:
         self.tensors = Tensors()
         self.lengths = KnownLengths()
         self.published = 0
+        self.kept = 0
+        self.deferrable = False
         self._gear, self._prefill = gear, prefill
 
     def gear(self):
@@ -68,6 +70,24 @@ class Zero:
 
     def prefill_gear(self):
         return self._prefill
+
+    def can_defer(self):
+        return self.deferrable
+
+    def defer(self, extend, batch, result):
+        self.kept += 1
+        if self.kept < 3:
+            return False
+        extend("the kept tokens", result)
+        self.kept = 0
+        return True
+
+    def catch_up(self, extend, batch):
+        if self.kept:
+            extend(batch, "the kept tokens")
+
+    def drop_kept(self, batch):
+        self.kept = 0
 
     def clear_shared_reads(self):
         self.published = 0
@@ -256,6 +276,56 @@ def test_the_draft_extend_runs_as_the_gear_says(gear, runs):
     assert hooks._zero.published == (not runs)
     if runs:
         assert done == ("SGLang's own", (DRAFT_WORKER, done[1][1], result), {"kv_loc_plan": "plan"})
+
+
+def test_warm_puts_the_draft_extend_off_and_takes_several_tokens_in_at_once():
+    """The third of three steps runs SGLang's function on what was kept; the others tell when they read last."""
+    hooks = make_hooks(gear="warm")
+    hooks._zero.deferrable = True
+    calls = []
+    for _ in range(3):
+        hooks.around_draft_extend_for_decode(
+            lambda *args: calls.append(args), DRAFT_WORKER, make_batch(), "the step"
+        )
+    assert calls == [(DRAFT_WORKER, "the kept tokens", "the step")]
+    assert hooks._zero.published == 2
+
+
+def test_what_was_put_off_is_taken_in_before_a_draft_and_forgotten_at_a_prefill_and_in_cold():
+    """A draft starts from the latest token; a slot's next request has none of its predecessor's."""
+    hooks = make_hooks(gear="warm")
+    hooks._zero.deferrable = True
+    worker = make(_draft_extend_for_decode=lambda *args: order.append(args[1]))
+    hooks._zero.worker = make(_draft_worker=worker)
+    order = []
+    hooks.around_draft_extend_for_decode(sglang, worker, make_batch(), make())
+    hooks.around_draft(lambda *_: order.append("draft"), worker, make_batch())
+    assert order == ["the kept tokens", "draft"]
+    assert hooks._zero.kept == 0
+    for forget in (
+        lambda: hooks.around_draft_extend_for_prefill(sglang, worker, make_batch(), "hidden", "next"),
+        lambda: hooks.around_draft_extend_for_decode(sglang, worker, make_batch(), make()),
+    ):
+        hooks._zero._gear = "warm"
+        hooks.around_draft_extend_for_decode(sglang, worker, make_batch(), make())
+        assert hooks._zero.kept == 1
+        hooks._zero._gear = "cold"
+        forget()
+        assert hooks._zero.kept == 0
+
+
+def test_a_draft_extend_that_cannot_be_put_off_runs_in_every_step():
+    """So does one whose putting off failed, in that same step."""
+    hooks = make_hooks(gear="warm")
+    assert (
+        hooks.around_draft_extend_for_decode(sglang, DRAFT_WORKER, make_batch(), make())[0] == "SGLang's own"
+    )
+    hooks._zero.deferrable = True
+    hooks._zero.defer = None
+    assert (
+        hooks.around_draft_extend_for_decode(sglang, DRAFT_WORKER, make_batch(), make())[0] == "SGLang's own"
+    )
+    assert "deferred draft-extend" in hooks._status.reason
 
 
 def test_another_draft_worker_is_none_of_ours():
