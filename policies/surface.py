@@ -118,6 +118,15 @@ def _aftermath_s(models: Models, arms: Sequence[Arm], in_force: Arm) -> Floats:
     return np.array([loss_s * is_cold(arm) for arm in arms])
 
 
+def _aftermath_share(models: Models, arms: Sequence[Arm], in_force: Arm, here: int) -> Floats:
+    """Share of decode time that each arm would cost by its rises from cold, were it in force from here up."""
+    if is_cold(in_force):
+        return np.zeros(len(arms))
+    rises = float(models.load.crossings(STARTS)[max(0, here - 1)]) / 2 if here else 0.0
+    share = rises * models.ledger.loss_s(models.load.step_s) / models.load.step_s
+    return np.array([share * is_cold(arm) for arm in arms])
+
+
 def is_first_off(arms: Sequence[Arm]) -> npt.NDArray[np.bool_]:
     """The gear of off that does the least work and still prefills drafts."""
     off = [arm for arm in arms if arm.depth == 0 and arm.gear is not Gear.FROZEN]
@@ -175,6 +184,7 @@ def prospect(
         p_variance=variance,
         p_noise=models.survival.dispersion * p * (1 - p) / requests,
         clean_steps=clean_steps,
+        aftermath_share=_aftermath_share(models, outlook.arms, outlook.arms[int(chosen[here])], here),
         aftermath_s=_aftermath_s(models, outlook.arms, outlook.arms[int(chosen[here])]),
         horizon_s=horizon_s * models.load.activity,
         first=~outlook.known & (depths == 0) & is_first_off(outlook.arms),
