@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-engine lint format clean
+.PHONY: help setup demo test test-fast test-engine bench-gpu lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,6 +35,13 @@ test-fast: $(STAMP)  ## all tests that need no real SGLang
 
 test-engine: $(STAMP)  ## the real SGLang on CPU (installs it once into its own cached environment)
 	$(BIN)/pytest -q -m engine
+
+GPU_WORK ?= build/gpu
+bench-gpu: $(STAMP)  ## what a GPU machine needs to run tests/gpu, into .gpu (see its README; downloads 460 MB)
+	$(BIN)/pytest -q tests/gpu
+	[ -e $(GPU_WORK)/bundle.tar.xz ] || tests/gpu/build_bundle.sh $(GPU_WORK) $(GPU_WORK)/work
+	tests/gpu/stage.sh .gpu $(GPU_WORK)/bundle.tar.xz
+	@echo "now transfer the checkout with .gpu, and there: .gpu/go.sh smoke"
 
 format: $(STAMP)  ## format and mend what ruff can
 	$(BIN)/ruff check --fix .

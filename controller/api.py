@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -21,10 +22,12 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody, "description": text}
     for code, text in {
         401: "The bearer token is missing or wrong",
+        409: "The order cannot be carried out by a sidecar that runs dry",
         413: "The body is too large",
         422: "A field breaks its rule",
     }.items()
 }
+log = logging.getLogger(__name__)
 Protect = Callable[[Request], Awaitable[None]]
 
 
@@ -85,6 +88,11 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(OverrideError)
     async def impossible(_request: Request, fault: OverrideError) -> JSONResponse:
         return error(409 if fault.field is None else 422, str(fault), fault.field)
+
+    @app.exception_handler(Exception)
+    async def failed(_request: Request, fault: Exception) -> JSONResponse:
+        log.error("a request failed", exc_info=fault, extra={"repeat_key": "request"})
+        return error(500, "this is a fault of the sidecar; see its log")
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, fault: RequestValidationError) -> JSONResponse:
@@ -153,13 +161,20 @@ def _add_views(app: FastAPI, sidecar: Sidecar, reads: Protect) -> None:
 
     @app.get("/v1/decisions", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})
     def decisions(
-        before: Annotated[int | None, Query(ge=1, le=2**53)] = None,
-        limit: Annotated[int, Query(ge=1, le=500)] = 50,
-        kind: Kind | None = None,
-        reason: Annotated[str | None, Query(max_length=64)] = None,
+        before: Annotated[
+            int | None, Query(ge=1, le=2**53, description="Only rows older than this id")
+        ] = None,
+        limit: Annotated[int, Query(ge=1, le=500, description="Rows at most, 1 to 500")] = 50,
+        kind: Annotated[Kind | None, Query(description="Only `decision`, `override` or `event`")] = None,
+        reason: Annotated[str | None, Query(max_length=64, description="Only this reason")] = None,
+        since_unix_s: Annotated[
+            float | None, Query(ge=0, description="Only rows not older than this")
+        ] = None,
     ) -> DecisionPage:
         """The decision log, newest first."""
-        rows = sidecar.decisions(before=before, limit=limit, kind=kind, reason=reason)
+        rows = sidecar.decisions(
+            before=before, limit=limit, kind=kind, reason=reason, since_unix_s=since_unix_s
+        )
         shown = [
             DecisionRow(id=r.id, at_unix_s=r.at_unix_s, kind=r.kind, reason=r.reason, body=dict(r.body))
             for r in rows

@@ -29,11 +29,16 @@ class Audit:
         """Why rows wait in memory; `None`: they do not."""
 
     def append(self, at_unix_s: float, kind: str, reason: str, body: Mapping[str, Any]) -> LogRow:
-        """Log one row; a database that cannot be written is a `problem`, not an error."""
+        """Log one row at once; a database that cannot be written is a `problem`, not an error."""
+        row = self.note(at_unix_s, kind, reason, body)
+        self.flush()
+        return row
+
+    def note(self, at_unix_s: float, kind: str, reason: str, body: Mapping[str, Any]) -> LogRow:
+        """Log one row with the next `flush`, so that the rows of a turn share one write."""
         row = LogRow(self._next_id, at_unix_s, kind, reason, _bounded(body))
         self._next_id += 1
         self._waiting.append(row)
-        self.flush()
         return row
 
     def flush(self) -> None:
@@ -55,6 +60,7 @@ class Audit:
         limit: int = 50,
         kind: str | None = None,
         reason: str | None = None,
+        since_unix_s: float | None = None,
     ) -> list[LogRow]:
         """Newest first; those that wait stand before those that are stored."""
         waiting = [
@@ -63,9 +69,12 @@ class Audit:
             if (before is None or row.id < before)
             and (kind is None or row.kind == kind)
             and (reason is None or row.reason == reason)
+            and (since_unix_s is None or row.at_unix_s >= since_unix_s)
         ]
         try:
-            stored = self._store.page(before=before, limit=limit, kind=kind, reason=reason)
+            stored = self._store.page(
+                before=before, limit=limit, kind=kind, reason=reason, since_unix_s=since_unix_s
+            )
         except StoreError as error:
             self.problem, stored = str(error), []
         return [*waiting, *stored][:limit]

@@ -42,6 +42,8 @@ class Cell:
     timed_seconds_sq: float
     timed_request_steps: int
     timed_context_tokens: int
+    after_prefill_steps: int = 0
+    after_prefill_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,8 @@ def _cell(row: Mapping[str, Any], rank: int, problems: list[str]) -> Cell | None
         accepted_after_cold=after_cold or (0,) * len(accepted),
         timed_seconds=seconds,
         timed_seconds_sq=squares,
+        after_prefill_steps=whole(row.get("after_prefill_steps")) or 0,
+        after_prefill_seconds=number(row.get("after_prefill_seconds")) or 0.0,
         **known,
     )
 

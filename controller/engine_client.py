@@ -172,7 +172,7 @@ class EngineClient:
         if encoding.lower() != "identity":
             raise EngineBadAnswerError(f"{at}: content-encoding {encoding[:40]!r} was not asked for")
         limit, chunks, size = self._params.max_body_bytes, [], 0
-        async for chunk in answer.aiter_raw():
+        async for chunk in answer.aiter_bytes():
             size += len(chunk)
             if size > limit:
                 raise EngineBadAnswerError(f"{at}: the answer is above {limit} bytes")

@@ -53,6 +53,8 @@ class LoadSample:
     ranks: tuple[RankLoad, ...]
     problems: tuple[str, ...] = ()
     """What was absent or unsound, e.g. `dp_rank 1: num_running_reqs`."""
+    accelerator: str | None = None
+    """From `/v1/loads`: name of the GPU."""
     progress: float | None = None
     """From `/metrics`: a counter that moves with the gauges."""
 
@@ -63,6 +65,7 @@ class ServerInfo:
 
     version: str | None = None
     model: str | None = None
+    draft_model: str | None = None
     speculative_algorithm: str | None = None
     """`None` when speculation is off."""
     topk: int | None = None
@@ -96,7 +99,8 @@ def parse_loads(body: Any) -> LoadSample | None:
             ranks[rank] = RankLoad(rank)
         else:
             ranks[rank] = _rank_load(rank, load, sent_s, problems)
-    return LoadSample("loads", tuple(ranks.values()), tuple(problems))
+    accelerator = text(mapping(body).get("accelerator"), 100)
+    return LoadSample("loads", tuple(ranks.values()), tuple(problems), accelerator) if ranks else None
 
 
 def _rank_load(rank: int, load: Mapping[str, Any], sent_s: float | None, problems: list[str]) -> RankLoad:
@@ -139,9 +143,8 @@ def parse_metrics(exposition: str) -> LoadSample | None:
     if not ranks:
         return None
     problems += [f"{name}: absent" for name in GAUGES if not any(GAUGES[name] in r for r in ranks.values())]
-    return LoadSample(
-        "metrics", tuple(_from_gauges(r, ranks[r]) for r in sorted(ranks)), tuple(problems), progress
-    )
+    loads = tuple(_from_gauges(r, ranks[r]) for r in sorted(ranks))
+    return LoadSample("metrics", loads, tuple(problems), progress=progress)
 
 
 def _sample(line: str) -> tuple[str, Mapping[str, str], float] | None:
@@ -190,6 +193,7 @@ def parse_server_info(body: Any) -> ServerInfo | None:
     return ServerInfo(
         version=text(info.get("version"), 64),
         model=text(info.get("served_model_name"), 200),
+        draft_model=text(info.get("speculative_draft_model_path")),
         speculative_algorithm=text(info.get("speculative_algorithm"), 64),
         topk=whole(info.get("speculative_eagle_topk")),
         num_steps=whole(info.get("speculative_num_steps")),

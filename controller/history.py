@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any
 
 from controller.loop import TickResult
+from controller.predicted import predicted_tok_s
 from controller.recorders import arm_to_json
 
 KEEP_S = 1800.0
@@ -19,16 +20,16 @@ class History:
 
     def __init__(self) -> None:
         self._samples: deque[dict[str, Any]] = deque(maxlen=round(KEEP_S / EVERY_S))
+        self._kept_s: float | None = None
         self._tokens = 0
-        self._since_s: float | None = None
+        self._counted_from_s: float | None = None
 
     def record(self, result: TickResult) -> None:
         """Take note of a turn."""
         self._tokens += sum(cell.tokens for cell in result.observation.cells)
-        if self._since_s is not None and result.now_s - self._since_s < EVERY_S * 0.9:
-            return
-        self._samples.append(self._sample(result))
-        self._since_s, self._tokens = result.now_s, 0
+        if self._kept_s is None or result.now_s - self._kept_s >= EVERY_S * 0.9:
+            self._samples.append(self._sample(result))
+            self._kept_s = result.now_s
 
     def _sample(self, result: TickResult) -> dict[str, Any]:
         seen = result.observation
@@ -39,23 +40,17 @@ class History:
             "batch_size": seen.batch_size,
             "in_use": arm_to_json(seen.in_use) if seen.in_use else None,
             "decode_tok_s": self._rate(result),
-            "predicted_tok_s": predicted_tok_s(result),
+            "predicted_tok_s": predicted_tok_s(result.decision),
         }
 
     def _rate(self, result: TickResult) -> float | None:
-        """Tokens per second since the sample before; not known without telemetry in this turn."""
-        if self._since_s is None or result.observation.decode_steps is None:
+        """Tokens per second since the last sample with telemetry; not known when this turn has none."""
+        age_s, before_s = result.observation.telemetry_age_s, self._counted_from_s
+        if age_s is None or age_s >= EVERY_S:
             return None
-        return self._tokens / (result.now_s - self._since_s)
+        tokens, self._tokens, self._counted_from_s = self._tokens, 0, result.now_s
+        return None if before_s is None else tokens / (result.now_s - before_s)
 
     def to_json(self, since_unix_s: float = -math.inf) -> dict[str, Any]:
         """Samples after `since_unix_s`, oldest first; null: not known."""
         return {"samples": [s for s in list(self._samples) if s["at_unix_s"] > since_unix_s]}
-
-
-def predicted_tok_s(result: TickResult) -> float | None:
-    """What the policy expects of its choice at the present batch size, tokens per second."""
-    evidence = result.decision.evidence
-    chosen = evidence.get("chosen")
-    found = chosen.get("predicted_tok_s") if isinstance(chosen, dict) else evidence.get("predicted_tok_s")
-    return float(found) if isinstance(found, int | float) else None

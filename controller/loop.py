@@ -17,7 +17,7 @@ from typing import Protocol
 from controller.conditions import ActiveCondition, ConditionBoard, judge
 from controller.control_state import ControlState
 from controller.effect import EffectState, EffectTracker
-from controller.errors import EngineError
+from controller.errors import EngineError, EngineTimeoutError
 from controller.exposition import ServerInfo
 from controller.link import Link, LinkState, classify
 from controller.observer import Observer
@@ -25,7 +25,7 @@ from controller.overrides import Override, Overrides
 from controller.scraper import Scrape, Scraper
 from controller.steering import Lease, Steered, Steering
 from policies.base import Policy
-from policies.types import Action, Decision, Observation, Reason
+from policies.types import Action, Decision, Mode, Observation, Reason, Schedule
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ class TickResult:
     decision: Decision
     shadow: Decision | None
     """What the shadow policy would do."""
+    mode_since_unix_s: float
+    """Since when the operator wants what is wanted now."""
     override: Override | None
     fleet_override: Override | None
     """The fleet's order, also where one on this pod is in force instead."""
@@ -55,12 +57,19 @@ class TickResult:
     """The control side's last answer, from this turn or an earlier one."""
     info: ServerInfo | None
 
+    @property
+    def in_force(self) -> Schedule | None:
+        """The table that the engine follows after this turn; `None`: its own choice, or not known."""
+        if self.steered.acknowledged and self.steered.wanted is not None:
+            return self.steered.wanted.schedule
+        return self.observation.in_force if self.steered.lease is not Lease.NONE else None
+
 
 class Recorder(Protocol):
     """Takes note of every turn: metrics, decision log, log lines."""
 
     def record(self, result: TickResult) -> None:
-        """Called at the end of each turn; blocking work is done in a thread."""
+        """Called at the end of each turn, in a thread, so it may block."""
         ...
 
 
@@ -70,6 +79,8 @@ class LoopParams:
 
     period_s: float
     dry_run: bool
+    patience_s: float
+    """An engine that answers late is not called unreachable before this long without an answer."""
     shut_down_within_s: float = 5.0
 
 
@@ -109,7 +120,10 @@ class ControlLoop:
         self._control: ControlState | None = None
         self._info: ServerInfo | None = None
         self._link = LinkState(Link.UNREACHABLE, "not asked yet")
+        self._answered_s = float("-inf")
         self._epoch = 0
+        self._mode = Mode.AUTO
+        self._mode_since_unix_s = wall_clock()
         self._wake = asyncio.Event()
         self.last: TickResult | None = None
         """The latest turn."""
@@ -127,8 +141,9 @@ class ControlLoop:
         observation = dataclasses.replace(seen, directive=override.directive if override else None)
         decision = self._policy.decide(observation)
         shadow = self._shadow.decide(observation) if self._shadow else None
-        fresh = scrape.sample.control if self._link.link is Link.READY else None
-        steered = await self._steering.apply(decision, fresh, self._clock())
+        ready = self._link.link is Link.READY
+        fresh = scrape.sample.control if ready else None
+        steered = await self._steering.apply(decision, fresh, self._clock(), late=ready and fresh is None)
         effect = self._effects.update(
             self._clock(),
             wanted=steered.wanted,
@@ -145,6 +160,7 @@ class ControlLoop:
             observation=observation,
             decision=decision,
             shadow=shadow,
+            mode_since_unix_s=self._mode_since(override, now_unix_s),
             override=override,
             fleet_override=self._overrides.fleet(now_unix_s),
             override_ended=ended,
@@ -155,8 +171,7 @@ class ControlLoop:
             info=self._info,
         )
         self.last = result
-        for recorder in self._recorders:
-            await asyncio.to_thread(recorder.record, result)
+        await asyncio.to_thread(self._record, result)
         return result
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -164,12 +179,16 @@ class ControlLoop:
         try:
             while not stop.is_set():
                 began_s = self._clock()
+                self._wake.clear()  # before the turn: an order that comes during it deserves another
                 await self._survive(began_s)
-                self._wake.clear()
                 left_s = self._params.period_s - (self._clock() - began_s)
                 await self._wait(stop, max(left_s, self._params.period_s / 10))
         finally:
             await self._shut_down()
+
+    def _record(self, result: TickResult) -> None:
+        for recorder in self._recorders:
+            recorder.record(result)
 
     def wake(self) -> None:
         """Tick now instead of at the end of the period: an operator has spoken."""
@@ -202,7 +221,23 @@ class ControlLoop:
         sample = scrape.sample
         self._control = sample.control or self._control
         self._info = sample.info or self._info
-        self._link = classify(sample.control, scrape.errors.get("speculation"), self._info)
+        error = scrape.errors.get("speculation")
+        if sample.control is not None:
+            self._answered_s = sample.at_s
+        elif (
+            isinstance(error, EngineTimeoutError) and sample.at_s - self._answered_s < self._params.patience_s
+        ):
+            return  # a long prefill or a slow step; the lease outlasts it
+        self._link = classify(sample.control, error, self._info)
+
+    def _mode_since(self, override: Override | None, now_unix_s: float) -> float:
+        mode = override.mode if override else Mode.AUTO
+        if override is not None:
+            self._mode_since_unix_s = override.set_unix_s
+        elif mode is not self._mode:
+            self._mode_since_unix_s = now_unix_s
+        self._mode = mode
+        return self._mode_since_unix_s
 
     def _obstacle(self, decision: Decision, steered: Steered) -> str | None:
         """Why control that is wanted cannot be tried."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.control_state import Cell, ControlState, RankTelemetry
 from controller.exposition import LoadSample, RankLoad, ServerInfo
@@ -31,6 +31,19 @@ class EngineSample:
     metrics: LoadSample | None = None
     control: ControlState | None = None
     info: ServerInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """The load as an observation carries it."""
+
+    running: int | None = None
+    queue: int | None = None
+    batch_size: int | None = None
+    context_tokens: int | None = None
+    token_usage: float | None = None
+    age_s: float | None = None
+    queue_age_s: float | None = None
 
 
 class Observer:
@@ -58,20 +71,24 @@ class Observer:
         self._take_load(sample)
         if sample.control is not None:
             self._control, self._control_at_s = sample.control, sample.at_s
+        live = self._decoding(sample.control)
         cells, totals = self._differences(fresh)
-        running, queue, batch_size, context, usage, age_s = self._load_figures(now_s)
+        figures = self._load_figures(now_s)
+        if live is not None:
+            figures = replace(figures, running=sum(live), batch_size=max(live), age_s=now_s - sample.at_s)
         control = self._control
         return Observation(
             now_s=now_s,
             built=control.built if control and control.controllable else (),
             engine_epoch=self.epoch,
-            running_reqs=running,
-            queue_reqs=queue,
-            batch_size=batch_size,
-            context_tokens=context,
-            token_usage=usage,
+            running_reqs=figures.running,
+            queue_reqs=figures.queue,
+            batch_size=figures.batch_size,
+            context_tokens=figures.context_tokens,
+            token_usage=figures.token_usage,
             max_running_reqs=self._max_running_reqs(),
-            load_age_s=age_s,
+            load_age_s=figures.age_s,
+            queue_age_s=figures.queue_age_s,
             cells=cells,
             decode_steps=totals["decode_steps"],
             prefill_batches=totals["prefill_batches"],
@@ -80,7 +97,7 @@ class Observer:
             telemetry_age_s=now_s - self._control_at_s if control and control.telemetry else None,
             in_force=control.plan.schedule if control and control.plan and control.lease_live else None,
             in_use=in_use(control),
-            suspect=("running_zero_with_queue",) if running == 0 and queue else (),
+            suspect=("running_zero_with_queue",) if figures.running == 0 and figures.queue else (),
         )
 
     @property
@@ -109,22 +126,43 @@ class Observer:
         self._load, self._load_at_s = load, sample.at_s
         self._ranks |= {rank.dp_rank for rank in load.ranks[:MAX_RANKS]}
 
-    def _load_figures(
-        self, now_s: float
-    ) -> tuple[int | None, int | None, int | None, int | None, float | None, float | None]:
+    def _decoding(self, control: ControlState | None) -> list[int] | None:
+        """The latest batch size of each DP rank, when each has decoded since the sample before.
+
+        Fresher than `/v1/loads`, which is refreshed every 15 decode steps; a rank that stands still may be
+        idle, prefilling or hung, and only `/v1/loads` can tell.
+        """
+        ranks = {rank.dp_rank: rank for rank in control.telemetry} if control else {}
+        sizes = []
+        for dp_rank in self.expected_ranks:
+            old, new = self._baseline.get(dp_rank), ranks.get(dp_rank)
+            if (
+                old is None
+                or new is None
+                or not _minus(new.decode_steps, old.decode_steps)
+                or not new.batch_size
+            ):
+                return None
+            sizes.append(new.batch_size)
+        return sizes
+
+    def _load_figures(self, now_s: float) -> _Figures:
         load = self._load
         if load is None:
-            return None, None, None, None, None, None
+            return _Figures()
         ranks = {rank.dp_rank: rank for rank in load.ranks}
         whole = [ranks.get(r, RankLoad(r)) for r in self.expected_ranks]
         running = _sum(rank.running_reqs for rank in whole)
-        return (
-            running,
-            _sum(rank.queue_reqs for rank in whole),
-            max((r.running_reqs or 0 for r in whole), default=None) if running is not None else None,
-            _sum(rank.context_tokens for rank in whole),
-            max((rank.token_usage for rank in whole if rank.token_usage is not None), default=None),
-            self._load_age_s(load, now_s) if running is not None else None,
+        queue = _sum(rank.queue_reqs for rank in whole)
+        age_s = self._load_age_s(load, now_s)
+        return _Figures(
+            running=running,
+            queue=queue,
+            batch_size=max(r.running_reqs or 0 for r in whole) if running is not None else None,
+            context_tokens=_sum(rank.context_tokens for rank in whole),
+            token_usage=max((r.token_usage for r in whole if r.token_usage is not None), default=None),
+            age_s=age_s if running is not None else None,
+            queue_age_s=age_s if queue is not None else None,
         )
 
     def _load_age_s(self, load: LoadSample, now_s: float) -> float | None:
@@ -137,7 +175,7 @@ class Observer:
             idle = not any(rank.running_reqs or rank.queue_reqs for rank in load.ranks)
             return since_read_s if idle else now_s - self._moved_at_s
         ages = [rank.age_s for rank in load.ranks]
-        return None if any(a is None for a in ages) else since_read_s + max(a or 0.0 for a in ages)
+        return None if None in ages else since_read_s + max((a or 0.0 for a in ages), default=0.0)
 
     def _max_running_reqs(self) -> int | None:
         stated = [r.max_running_reqs for r in self._load.ranks if r.max_running_reqs] if self._load else []
@@ -219,6 +257,10 @@ def _delta(new: Cell, old: Cell | None) -> CellDelta:
         timed_seconds_sq=max(0.0, new.timed_seconds_sq - (old.timed_seconds_sq if old else 0.0)),
         timed_request_steps=less("timed_request_steps"),
         timed_context_tokens=less("timed_context_tokens"),
+        after_prefill_steps=less("after_prefill_steps"),
+        after_prefill_seconds=max(
+            0.0, new.after_prefill_seconds - (old.after_prefill_seconds if old else 0.0)
+        ),
     )
 
 
@@ -247,4 +289,6 @@ def _merged(deltas: list[CellDelta]) -> CellDelta:
         timed_seconds_sq=sum(delta.timed_seconds_sq for delta in deltas),
         timed_request_steps=total("timed_request_steps"),
         timed_context_tokens=total("timed_context_tokens"),
+        after_prefill_steps=total("after_prefill_steps"),
+        after_prefill_seconds=sum(delta.after_prefill_seconds for delta in deltas),
     )

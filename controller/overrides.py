@@ -78,30 +78,34 @@ class Overrides:
         self.clear()
         return order
 
-    def set(self, order: Override) -> bool:
-        """Put `order` in force; whether it is on disk, and so outlives a crash.
+    @property
+    def durable(self) -> bool:
+        """Whether what is in force now would be so after a crash."""
+        return self._store.durable and self.problem is None
+
+    def set(self, order: Override) -> None:
+        """Put `order` in force, in memory at once, and on disk if that can be done (`durable`).
 
         `auto` is no order, unless it takes this pod out of an order of the fleet.
         """
         needed = order.mode is not Mode.AUTO or self.fleet(order.set_unix_s) is not None
         self._current = order if needed else None
-        return self.flush()
+        self.flush()
 
-    def clear(self) -> bool:
-        """End the order in force; whether that is on disk."""
+    def clear(self) -> None:
+        """End the order in force."""
         self._current = None
-        return self.flush()
+        self.flush()
 
-    def flush(self) -> bool:
+    def flush(self) -> None:
         """Write the order in memory to the store."""
         stored = _to_stored(self._current) if self._current else None
         try:
             self._store.save_override(stored)
         except StoreError as error:
             self.problem = str(error)
-            return False
-        self.problem = None
-        return True
+        else:
+            self.problem = None
 
 
 def _from_stored(stored: StoredOverride | None) -> Override | None:

@@ -9,9 +9,11 @@ from controller.audit import Audit
 from controller.control_state import schedule_to_json
 from controller.loop import TickResult
 from controller.overrides import Override
-from policies.types import Arm, Decision, Schedule
+from policies.types import Arm, Decision, Reason, Schedule
 
 log = logging.getLogger("specgov")
+STAYING = (Reason.THRESHOLD_STAY, Reason.GOODPUT_STAY)
+"""The same schedule as the turn before, for the reason that nothing has changed: no news."""
 
 
 class DecisionRecorder:
@@ -54,20 +56,15 @@ class DecisionRecorder:
         self._conditions = frozenset(now)
 
     def _note(self, result: TickResult, kind: str, reason: str, body: dict[str, Any]) -> None:
-        self._audit.append(result.now_unix_s, kind, reason, body)
+        self._audit.note(result.now_unix_s, kind, reason, body)
         log.info("%s %s: %s", kind, reason, body.get("detail", ""), extra={"fields": {"kind": kind, **body}})
 
 
 def _differs(new: Decision, old: Decision | None) -> bool:
     """Whether a person would call it another decision; evidence and wording change every turn."""
-    if old is None:
+    if old is None or (new.action, new.schedule, new.probe) != (old.action, old.schedule, old.probe):
         return True
-    return (new.action, new.reason, new.schedule, new.probe) != (
-        old.action,
-        old.reason,
-        old.schedule,
-        old.probe,
-    )
+    return new.reason is not old.reason and new.reason not in STAYING
 
 
 def decision_to_json(decision: Decision) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from controller.settings import Settings
 from controller.store import LogRow
 from controller.tokens import TokenSource
 from policies.override import arm_for
-from policies.types import Directive, Mode
+from policies.types import Directive, Forecast, Mode
 
 MAX_TTL_S = 30 * 86_400.0
 
@@ -49,6 +49,7 @@ class Sidecar:
         registry: CollectorRegistry,
         token: TokenSource,
         policy_name: str,
+        forecast: Callable[[], tuple[Forecast, ...]],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -59,17 +60,13 @@ class Sidecar:
         self._overrides = overrides
         self._audit = audit
         self._policy_name = policy_name
+        self._forecast = forecast
         self._clock = clock
         self._wall_clock = wall_clock
-        self._mode_since_unix_s = wall_clock()
 
     def status(self) -> dict[str, Any]:
         """The whole state on one page."""
-        override = self._overrides.current(self._wall_clock())
-        since = override.set_unix_s if override else self._mode_since_unix_s
-        return views.status(
-            self.loop.last, now_s=self._clock(), since_unix_s=since, dry_run=self.settings.dry_run
-        )
+        return views.status(self.loop.last, now_s=self._clock(), dry_run=self.settings.dry_run)
 
     def explain(self) -> dict[str, Any]:
         """Why this depth now, and what would change it."""
@@ -83,6 +80,7 @@ class Sidecar:
             "name": self._policy_name,
             "params": dataclasses.asdict(settings.params_of(self._policy_name)),
             "guards": dataclasses.asdict(settings.guards),
+            "curves": views.curves(self._forecast()),
             "decision": decision_to_json(last.decision) if last else None,
             "schedule": schedule_or_none(last.steered.wanted.schedule)
             if last and last.steered.wanted
@@ -100,8 +98,8 @@ class Sidecar:
         """The order in force; mode `auto` when there is none."""
         order = self._overrides.current(self._wall_clock())
         if order is None:
-            return {"mode": str(Mode.AUTO), "durable": self._overrides.problem is None}
-        return {**override_to_json(order), "durable": self._overrides.problem is None}
+            return {"mode": str(Mode.AUTO), "durable": self._overrides.durable}
+        return {**override_to_json(order), "durable": self._overrides.durable}
 
     async def set_override(self, request: OverrideRequest) -> dict[str, Any]:
         """Put an order in force; raises `OverrideError` when it cannot be carried out."""
@@ -127,8 +125,6 @@ class Sidecar:
         return await self._ordered(order)
 
     async def _ordered(self, order: Override) -> dict[str, Any]:
-        if order.mode is Mode.AUTO:
-            self._mode_since_unix_s = order.set_unix_s
         body = override_to_json(order)
         await asyncio.to_thread(self._audit.append, order.set_unix_s, "override", str(order.mode), body)
         self.loop.wake()
@@ -140,7 +136,7 @@ class Sidecar:
         if request.depth is not None and request.mode is not Mode.ON:
             raise OverrideError("depth", f"depth goes with mode on only, got mode {request.mode}")
         built = self.loop.last.observation.built if self.loop.last else ()
-        if not built or request.mode in (Mode.AUTO, Mode.NATIVE):
+        if not built or request.mode.leaves_policy or request.mode is Mode.NATIVE:
             return  # an engine that is away may have built it; if not, the status will say so
         if arm_for(Directive(request.mode, request.depth), built) is None:
             depths = ", ".join(sorted({str(arm.depth) for arm in built}))
@@ -150,10 +146,18 @@ class Sidecar:
             raise OverrideError(field, message)
 
     def decisions(
-        self, *, before: int | None, limit: int, kind: str | None, reason: str | None
+        self,
+        *,
+        before: int | None = None,
+        limit: int = 50,
+        kind: str | None = None,
+        reason: str | None = None,
+        since_unix_s: float | None = None,
     ) -> list[LogRow]:
         """Rows of the decision log, newest first."""
-        return self._audit.page(before=before, limit=limit, kind=kind, reason=reason)
+        return self._audit.page(
+            before=before, limit=limit, kind=kind, reason=reason, since_unix_s=since_unix_s
+        )
 
     def healthy(self) -> bool:
         """Whether the loop turns: the latest turn is not older than ten periods and ten seconds."""

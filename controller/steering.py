@@ -83,21 +83,27 @@ class Steering:
         self._rejected_plan: Plan | None = None
         self._sent: Plan | None = None
         self._fresh = True
+        self._said: ControlState | None = None
         self.now = Steered()
         """As of the last `apply`."""
 
-    async def apply(self, decision: Decision, control: ControlState | None, now_s: float) -> Steered:
+    async def apply(
+        self, decision: Decision, control: ControlState | None, now_s: float, *, late: bool = False
+    ) -> Steered:
         """Bring the engine to what `decision` says; `control`: its state just read, `None` if unknown.
 
-        Requests that fail are reported in the result, not raised; the next turn tries again.
+        `late`: the engine is there and answers late, so act on what it said last; a lease must not end
+        because of a long prefill.  Requests that fail are reported in the result, not raised; the next turn
+        tries again.
         """
         if self._fresh and control is not None:
             self._adopt(control, now_s)
         self._want(decision)
         self._reconcile(control, now_s)
-        if control is not None and control.controllable and not self._dry_run:
+        self._said = control or (self._said if late else None)
+        if self._said is not None and self._said.controllable and not self._dry_run:
             try:
-                await self._act(control, now_s)
+                await self._act(self._said, now_s)
             except EngineRejectedPlanError as error:
                 self._rejected_plan = self.now.wanted
                 self._set(rejected=str(error), error=str(error))
@@ -189,7 +195,7 @@ class Steering:
         answer = await self._channel.put(
             plan, lease_s=params.lease_s, sequence=sequence, holder=params.holder
         )
-        self._renewed_s = now_s
+        self._renewed_s, self._said = now_s, answer.state
         self._set(
             acknowledged=answer.complete,
             renewed=True,

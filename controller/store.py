@@ -33,6 +33,8 @@ MIGRATIONS: Sequence[str] = (
     ) STRICT;
     """,
 )
+MAX_LEARNED = 16
+"""Deployments whose knowledge is kept; the longest unused goes first."""
 TRIM_EVERY = 64
 """Rows written between two looks at the bounds."""
 
@@ -85,6 +87,9 @@ class Store:
             self._db.execute(f"PRAGMA {pragma}")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.execute("PRAGMA journal_size_limit=4194304")
+        verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version > len(MIGRATIONS):
             raise sqlite3.DatabaseError(
@@ -95,6 +100,11 @@ class Store:
         self._db.execute("BEGIN IMMEDIATE")  # takes the lock for good, so that a second process fails here
         self._db.execute("INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (uuid.uuid4().hex[:8],))
         self._db.execute("COMMIT")
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is written outlives the process."""
+        return str(self.path) != ":memory:"
 
     @property
     def identity(self) -> str:
@@ -117,28 +127,39 @@ class Store:
                 self._trim()
 
     def _trim(self) -> None:
-        rows = self._db.execute("SELECT count(*) FROM log").fetchone()[0]
-        if not rows:
-            return
-        surplus = max(0, rows - self._max_rows)
-        pages = self._db.execute("PRAGMA page_count").fetchone()[0]
-        free = self._db.execute("PRAGMA freelist_count").fetchone()[0]
-        size = (pages - free) * self._db.execute("PRAGMA page_size").fetchone()[0]
-        if size > self._max_bytes:
-            surplus = max(surplus, rows // 4)
-        if surplus:
-            self._db.execute(
-                "DELETE FROM log WHERE id IN (SELECT id FROM log ORDER BY id LIMIT ?)", (surplus,)
-            )
+        rows = self._scalar("SELECT count(*) FROM log")
+        self._delete_oldest(rows - self._max_rows)
+        while self._used_bytes() > self._max_bytes and (rows := self._scalar("SELECT count(*) FROM log")):
+            self._delete_oldest(1 + rows // 4)
 
-    def page(self, *, before: int | None, limit: int, kind: str | None, reason: str | None) -> list[LogRow]:
+    def _used_bytes(self) -> int:
+        pages = self._scalar("PRAGMA page_count") - self._scalar("PRAGMA freelist_count")
+        return pages * self._scalar("PRAGMA page_size")
+
+    def _delete_oldest(self, surplus: int) -> None:
+        if surplus > 0:
+            oldest = "SELECT id FROM log ORDER BY id LIMIT ?"
+            self._db.execute(f"DELETE FROM log WHERE id IN ({oldest})", (surplus,))  # noqa: S608  no input
+
+    def _scalar(self, query: str) -> int:
+        return int(self._db.execute(query).fetchone()[0])
+
+    def page(
+        self,
+        *,
+        before: int | None = None,
+        limit: int = 50,
+        kind: str | None = None,
+        reason: str | None = None,
+        since_unix_s: float | None = None,
+    ) -> list[LogRow]:
         """Newest first, ids below `before`, at most `limit`."""
         query = (
             "SELECT id, at_unix_s, kind, reason, body FROM log WHERE (:before IS NULL OR id < :before) "
             "AND (:kind IS NULL OR kind = :kind) AND (:reason IS NULL OR reason = :reason) "
-            "ORDER BY id DESC LIMIT :limit"
+            "AND (:since IS NULL OR at_unix_s >= :since) ORDER BY id DESC LIMIT :limit"
         )
-        values = {"before": before, "limit": limit, "kind": kind, "reason": reason}
+        values = {"before": before, "limit": limit, "kind": kind, "reason": reason, "since": since_unix_s}
         with self._lock, _errors(self.path):
             found = self._db.execute(query, values).fetchall()
             return [LogRow(i, at, k, why, json.loads(body)) for i, at, k, why, body in found]
@@ -162,10 +183,12 @@ class Store:
 
     def save_learned(self, key: str, state: Mapping[str, Any], at_unix_s: float) -> None:
         """Keep what a policy has learned under the key of the deployment."""
-        with self._lock, _errors(self.path):
-            self._db.execute(
-                "INSERT OR REPLACE INTO learned VALUES (?, ?, ?)", (key, at_unix_s, json.dumps(state))
-            )
+        values = (key, at_unix_s, json.dumps(state))
+        oldest = "SELECT key FROM learned ORDER BY at_unix_s DESC LIMIT -1 OFFSET ?"
+        with self._lock, _errors(self.path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("INSERT OR REPLACE INTO learned VALUES (?, ?, ?)", values)
+            self._db.execute(f"DELETE FROM learned WHERE key IN ({oldest})", (MAX_LEARNED,))  # noqa: S608
 
     def learned(self, key: str) -> Mapping[str, Any] | None:
         """What was kept under `key`."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
 from prometheus_client.metrics import MetricWrapperBase
 
 from controller.conditions import Condition
 from controller.effect import Effect
 from controller.link import Link
 from controller.loop import TickResult
+from controller.predicted import predicted_tok_s
 from controller.scraper import ENDPOINTS
 from controller.steering import Lease
 from policies.types import Action, CellDelta, Gear, Mode, Observation, Reason, Schedule
@@ -24,7 +25,7 @@ from sglang_hooks import __version__
 BATCH_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Smallest batch size of each bucket, as docs/protocol.md names them."""
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
-SIGNALS = ("load", "telemetry")
+SIGNALS = ("load", "queue", "telemetry")
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _UNKNOWN = float("nan")
 
@@ -33,6 +34,7 @@ class Telemetry:
     """The metrics, and `record`, which moves them once a turn."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which nobody reads
         self.registry = registry
         self.metrics: list[MetricWrapperBase] = []
         """All of them, in the order of the documentation."""
@@ -173,7 +175,7 @@ class Telemetry:
         _one_of(self._mode, Mode, override.mode if override else Mode.AUTO)
         self._override.set(override is not None)
         self._override_end.set(_or_nan(override.expires_unix_s if override else None))
-        self._predicted.set(_or_nan(decision.evidence.get("predicted_tok_s")))
+        self._predicted.set(_or_nan(predicted_tok_s(decision)))
         if result.shadow is None:
             self._shadow.set(_UNKNOWN)
         else:
@@ -189,7 +191,7 @@ class Telemetry:
         self._lease_left.set(_or_nan(steered.lease_left_s))
         self._renewals.inc(steered.renewed)
         _one_of(self._effect, Effect, result.effect.effect)
-        self._record_schedule(result.observation.in_force)
+        self._record_schedule(result.in_force)
 
     def _record_schedule(self, schedule: Schedule | None) -> None:
         for bucket in BATCH_BUCKETS:
@@ -204,7 +206,9 @@ class Telemetry:
         self._batch_size.set(_or_nan(seen.batch_size))
         self._context.set(_or_nan(seen.context_tokens))
         self._usage.set(_or_nan(seen.token_usage))
-        for signal, age_s in zip(SIGNALS, (seen.load_age_s, seen.telemetry_age_s), strict=True):
+        for signal, age_s in zip(
+            SIGNALS, (seen.load_age_s, seen.queue_age_s, seen.telemetry_age_s), strict=True
+        ):
             self._age.labels(signal).set(_or_nan(age_s))
         self._depth_in_use.set(_or_nan(seen.in_use.depth if seen.in_use else None))
         _one_of(self._gear_in_use, Gear, seen.in_use.gear if seen.in_use else None)

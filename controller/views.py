@@ -10,18 +10,18 @@ from controller.link import Link
 from controller.loop import TickResult
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
 from controller.steering import Lease
-from policies.types import Action, Mode, Observation
+from policies.types import Action, Arm, Forecast, Mode, Observation
 
 
-def status(result: TickResult | None, *, now_s: float, since_unix_s: float, dry_run: bool) -> dict[str, Any]:
-    """The whole state on one page; `since_unix_s`: since when the mode is what it is."""
+def status(result: TickResult | None, *, now_s: float, dry_run: bool) -> dict[str, Any]:
+    """The whole state on one page."""
     if result is None:
         return {"mode": str(Mode.AUTO), "headline": "starting: no turn is done yet", "conditions": []}
     override, steered = result.override, result.steered
     return {
         "headline": headline(result, dry_run=dry_run),
         "mode": str(override.mode if override else Mode.AUTO),
-        "mode_since_unix_s": since_unix_s,
+        "mode_since_unix_s": result.mode_since_unix_s,
         "why": result.decision.detail,
         "type": advice(result),
         "dry_run": dry_run,
@@ -35,7 +35,7 @@ def status(result: TickResult | None, *, now_s: float, since_unix_s: float, dry_
         },
         "load": load(result.observation),
         "depth": {
-            "in_force": schedule_or_none(result.observation.in_force),
+            "in_force": schedule_or_none(result.in_force),
             "wanted": schedule_or_none(steered.wanted.schedule if steered.wanted else None),
             "in_use": arm_to_json(result.observation.in_use) if result.observation.in_use else None,
             "built": [arm_to_json(arm) for arm in result.observation.built],
@@ -91,6 +91,7 @@ def load(seen: Observation) -> dict[str, Any]:
         "context_tokens": seen.context_tokens,
         "token_usage": seen.token_usage,
         "age_s": seen.load_age_s,
+        "queue_age_s": seen.queue_age_s,
         "telemetry_age_s": seen.telemetry_age_s,
         "suspect": list(seen.suspect),
     }
@@ -161,7 +162,7 @@ def _would_change(result: TickResult) -> list[str]:
     if override is not None:
         end = "never" if override.expires_unix_s is None else f"at {override.expires_unix_s:.0f} (unix time)"
         lines.append(f"the override ends by itself: {end}; at once with: specgov override auto")
-    schedule, batch_size = result.observation.in_force, result.observation.batch_size
+    schedule, batch_size = result.in_force, result.observation.batch_size
     if schedule is not None and batch_size is not None and result.decision.action is not Action.RELEASE:
         arm = schedule.arm_for(batch_size)
         lines += [
@@ -174,3 +175,12 @@ def _would_change(result: TickResult) -> list[str]:
             lines.append(f"a batch size below {lower[-1].min_batch_size}: depth {lower[-2].arm}")
     hints = result.decision.evidence.get("would_change", ())
     return [*lines, *map(str, hints if isinstance(hints, list | tuple) else ())]
+
+
+def curves(forecast: tuple[Forecast, ...]) -> list[dict[str, Any]]:
+    """What the policy expects: one curve over batch size for each arm; empty: it does not say."""
+    points: dict[Arm, list[dict[str, float]]] = {}
+    for each in forecast:
+        point = {"batch_size": each.batch_size, "tok_s": each.tok_s, "se_tok_s": each.se_tok_s}
+        points.setdefault(each.arm, []).append(point)
+    return [{**arm_to_json(arm), "points": found} for arm, found in sorted(points.items())]

@@ -23,6 +23,7 @@ from controller.engine_client import ClientParams, EngineClient
 from controller.errors import StoreError
 from controller.fleet_override import FleetOverrideFile
 from controller.history import History
+from controller.knowledge import KnowledgeKeeper
 from controller.loop import ControlLoop, LoopParams
 from controller.observer import Observer
 from controller.overrides import Overrides
@@ -36,7 +37,7 @@ from controller.store import Store
 from controller.telemetry import Telemetry
 from controller.tokens import TokenSource
 from policies import registry
-from policies.base import Policy
+from policies.base import Forecaster, Policy
 from policies.guards import stack
 
 log = logging.getLogger(__name__)
@@ -50,9 +51,11 @@ class Assembly:
     app: FastAPI
     client: EngineClient
     store: Store
+    knowledge: KnowledgeKeeper
 
     async def aclose(self) -> None:
-        """Close what holds resources, after the loop has ended."""
+        """Save and close what holds resources, after the loop has ended."""
+        self.knowledge.save()
         await self.client.aclose()
         self.store.close()
 
@@ -94,9 +97,10 @@ def assemble(
     client = make_client(settings.engine, transport)
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
-    shadow = settings.policy.shadow
+    policy, shadow = make_policy(settings, settings.policy.name), settings.policy.shadow
+    knowledge = KnowledgeKeeper(store, policy, settings.policy.name)
     loop = ControlLoop(
-        LoopParams(settings.loop.period_s, settings.dry_run),
+        LoopParams(settings.loop.period_s, settings.dry_run, settings.lease.renew_deadline_s),
         scraper=Scraper(
             client,
             metrics_period_s=settings.engine.metrics_period_s,
@@ -104,13 +108,13 @@ def assemble(
             clock=clock,
         ),
         observer=Observer(),
-        policy=stack(make_policy(settings, settings.policy.name), settings.guards, dry_run=settings.dry_run),
+        policy=stack(policy, settings.guards, dry_run=settings.dry_run),
         shadow=stack(make_policy(settings, shadow), settings.guards) if shadow else None,
         overrides=overrides,
         steering=Steering(_lease(settings, store), client, dry_run=settings.dry_run),
         effects=EffectTracker(settings.loop.confirm_within_s, settings.loop.inert_after_s),
         conditions=ConditionBoard(),
-        recorders=(telemetry, benefit, history, DecisionRecorder(audit)),
+        recorders=(telemetry, benefit, history, DecisionRecorder(audit), knowledge),
         store_problem=lambda: store_problem or overrides.problem or audit.problem,
         clock=clock,
         wall_clock=wall_clock,
@@ -123,13 +127,14 @@ def assemble(
         registry=telemetry.registry,
         token=_token(settings.api.token, settings.api.token_file),
         policy_name=settings.policy.name,
+        forecast=policy.forecast if isinstance(policy, Forecaster) else tuple,
         clock=clock,
         wall_clock=wall_clock,
     )
     app = create_app(sidecar)
     add_records(app, history, benefit, [reads_guard(sidecar)])
     add_page(app)
-    return Assembly(sidecar, app, client, store)
+    return Assembly(sidecar, app, client, store, knowledge)
 
 
 def open_store(settings: Settings) -> tuple[Store, str | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from policies.types import Decision, Observation
+from policies.types import Decision, Forecast, Observation
 
 
 class Policy(Protocol):
@@ -35,4 +35,13 @@ class Learner(Protocol):
 
     def import_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `export_state` gave; raises `ValueError` (field, rule, value) when it cannot."""
+        ...
+
+
+@runtime_checkable
+class Forecaster(Protocol):
+    """A policy that can say what it expects where it is not."""
+
+    def forecast(self) -> tuple[Forecast, ...]:
+        """Of every known arm at every batch size that it tells apart; empty before the first decision."""
         ...

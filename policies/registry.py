@@ -13,6 +13,7 @@ from typing import Any
 
 from policies.base import Policy
 from policies.fixed import Fixed, FixedParams
+from policies.goodput import Goodput, GoodputParams
 from policies.native import Native, NativeParams
 from policies.threshold import Threshold, ThresholdParams
 
@@ -28,6 +29,7 @@ class PolicySpec:
 
 
 BUILT_IN: Mapping[str, PolicySpec] = {
+    "goodput": PolicySpec(GoodputParams, Goodput),
     "fixed": PolicySpec(FixedParams, Fixed),
     "threshold": PolicySpec(ThresholdParams, Threshold),
     "native": PolicySpec(NativeParams, lambda _params: Native()),

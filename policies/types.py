@@ -136,6 +136,10 @@ class CellDelta:
     """Sum of the batch sizes over the timed steps."""
     timed_context_tokens: int
     """Sum over the timed steps of the batch's total context tokens."""
+    after_prefill_steps: int = 0
+    after_prefill_seconds: float = 0.0
+    """Steps right after a prefill and their time since its result, in s: rougher than the clean ones, and
+    all there is where a prefill comes between nearly all steps."""
 
 
 class Mode(StrEnum):
@@ -148,6 +152,15 @@ class Mode(StrEnum):
     """One depth at every batch size."""
     NATIVE = "native"
     """SGLang's own policy."""
+    NO_DEEPER = "no_deeper"
+    """The policy, but it may not draft deeper anywhere than it does now."""
+    NO_SHALLOWER = "no_shallower"
+    """The policy, but it may not draft shallower anywhere than it does now."""
+
+    @property
+    def leaves_policy(self) -> bool:
+        """Whether the policy still decides, if in one direction only."""
+        return self in (Mode.AUTO, Mode.NO_DEEPER, Mode.NO_SHALLOWER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +198,9 @@ class Observation:
     max_running_reqs: int | None = None
     """Per DP rank."""
     load_age_s: float | None = None
-    """Age of the load figures above."""
+    """Age of the running requests and the batch size."""
+    queue_age_s: float | None = None
+    """Age of the waiting requests, the context and the use of the KV pool."""
 
     cells: tuple[CellDelta, ...] = ()
     decode_steps: int | None = None
@@ -265,3 +280,15 @@ class Decision:
         if (self.action is Action.GOVERN) != (self.schedule is not None):
             msg = f"schedule must be given exactly when action is govern, got {self.action} {self.schedule!r}"
             raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a policy expects of an arm at a batch size."""
+
+    arm: Arm
+    batch_size: float
+    tok_s: float
+    """Tokens per second of the whole batch."""
+    se_tok_s: float
+    """Its standard error."""

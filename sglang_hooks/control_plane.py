@@ -253,11 +253,12 @@ class ControlPlane:
             return []
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._link.get(), name="specgov read")
-        done, _ = await asyncio.wait({self._reading}, timeout=within_s)
+        reading = self._reading  # a later call may start the next one before this one wakes up
+        done, _ = await asyncio.wait({reading}, timeout=within_s)
         if not done:
             raise ControlError(504, f"the scheduler did not answer within {within_s:g} s")
         try:
-            reports = sorted(self._reading.result(), key=lambda report: report["telemetry"]["dp_rank"])
+            reports = sorted(reading.result(), key=lambda report: report["telemetry"]["dp_rank"])
         except Exception as error:
             logger.exception("specgov: the scheduler could not be asked")
             raise ControlError(502, f"the scheduler could not be asked: {error!r}") from error

@@ -6,8 +6,9 @@ states, runs the draft model behind it and prepares all of it on the host.  Here
 - the target's attention decodes (`plain_decode_attention`; chosen when the state for depth 0 is built),
 - the step around it makes, samples and stores no more than one token needs (`plain_decode_step`),
 - the host does not wait for lengths that it can count (`plain_decode_lengths`),
-- the draft model is left out as far as the gear in force says: `warm` nothing is left out; `cold` not
-  the draft-extend behind each step; `frozen` nor the draft prefill of new requests.
+- the draft model is left out as far as the gear in force says: `warm` it takes in several tokens at a
+  time (`plain_decode_deferred`); `cold` the draft-extend is left out; `frozen` so is the draft prefill of
+  new requests.
 
 The outputs are the target's in every gear: a request whose draft KV cache has holes drafts badly, and
 verification refuses what it drafts.
@@ -25,6 +26,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from sglang_hooks import compat
@@ -130,10 +132,14 @@ class PlainDecodeHooks:
         return original(worker, batch)
 
     def around_draft(self, original: Original, worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Every launch above depth 0 begins here."""
+        """Every launch above depth 0 begins here; the draft first catches up with what was put off."""
         zero = self._of(worker, batch)
         if zero is not None:
             self._count(zero.count_drafting_step, batch)
+            with self._shortcut("deferred draft-extend") as usable:
+                if usable:
+                    zero.catch_up(worker._draft_extend_for_decode, batch)
+            zero.drop_kept(batch)
         return original(worker, batch, *args, **kwargs)
 
     def around_eagle_sample(
@@ -161,10 +167,23 @@ class PlainDecodeHooks:
     def around_draft_extend_for_decode(
         self, original: Original, worker: Any, batch: Any, result: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Leave the draft-extend out while the gear is cold or frozen."""
+        """Put the draft-extend off while the gear is warm, leave it out while it is cold or frozen."""
         zero = self._of(worker, batch)
-        if zero is None or zero.gear() not in {"cold", "frozen"}:
+        gear = "on" if zero is None else zero.gear()
+        if zero is None or gear == "on":
             return original(worker, batch, result, *args, **kwargs)
+        if gear == "warm":
+            with self._shortcut("deferred draft-extend") as usable:
+                if usable and zero.can_defer():
+                    if not zero.defer(partial(original, worker), batch, result):
+                        self._draft_nothing(zero, batch, result)
+                    return None
+            return original(worker, batch, result, *args, **kwargs)
+        zero.drop_kept(batch)
+        self._draft_nothing(zero, batch, result)
+        return None
+
+    def _draft_nothing(self, zero: DepthZero, batch: Any, result: Any) -> None:
         # With the overlap scheduler the relay keeps what an earlier draft left there (`around_stash`);
         # without it the next draft reads this very input.
         if not batch.enable_overlap:
@@ -173,7 +192,6 @@ class PlainDecodeHooks:
         with self._shortcut("shared reads") as usable:
             if usable:
                 zero.publish_shared_reads()
-        return None
 
     # -- around a step ---------------------------------------------------------------------------------
 
@@ -191,6 +209,7 @@ class PlainDecodeHooks:
         zero = self._of(worker, batch)
         if zero is not None:
             self._count(zero.count_prefill, batch)
+            zero.drop_kept(batch)
             with self._shortcut("frozen prefill") as usable:
                 if usable and zero.prefill_gear() == "frozen":
                     return zero.tensors.draft_input(next_token_ids)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sglang_hooks import plain_decode_attention as attention
+from sglang_hooks.plain_decode_deferred import DeferredExtend
 from sglang_hooks.plain_decode_lengths import KnownLengths
 from sglang_hooks.plain_decode_step import OneNodeTensors
 
@@ -32,6 +33,7 @@ class DepthZero:
         self.tensors.reserve(self.runner.req_to_token_pool.req_to_token.shape[0])
         self.lengths = KnownLengths() if _lengths_can_be_counted(worker) else None
         self.gears = ("warm", "cold", "frozen") if _draft_is_stateless(worker) else ("warm",)
+        self._deferred: DeferredExtend | None = None
 
     @property
     def runner(self) -> Any:
@@ -66,6 +68,45 @@ class DepthZero:
 
     def _possible(self, gear: str) -> str:
         return gear if gear in (*self.gears, "on") else "warm"
+
+    # -- the warm gear -----------------------------------------------------------------------------------
+
+    def defer(self, extend: Callable[[Any, Any], None], batch: Any, result: Any) -> bool:
+        """Keep what this step yielded for the draft; whether all that was kept has been taken in.
+
+        `extend(batch, result)` is SGLang's draft-extend.  Raises whatever it raises.
+        """
+        deferred, slots = self._make_deferred(), _slots(batch)
+        if not deferred.keep(batch, slots, result):
+            return False
+        deferred.take_in(extend, batch, slots, result.next_draft_input, result.new_seq_lens)
+        return True
+
+    def can_defer(self) -> bool:
+        """Whether a draft-extend can be put off: it has no stream of its own, and a deeper state exists."""
+        draft = self.worker._draft_worker
+        return "cold" in self.gears and not draft.plan_stream and self._width() > 1
+
+    def catch_up(self, extend: Callable[[Any, Any], None], batch: Any) -> None:
+        """Take in what is kept of `batch`, which is about to draft."""
+        deferred, slots = self._deferred, _slots(batch)
+        if deferred is not None and any(deferred.counts.of(slots)):
+            deferred.take_in(extend, batch, slots, batch.spec_info, batch.seq_lens)
+            self._set_draft_event(None)  # this step reads on, up to its own draft-extend
+
+    def drop_kept(self, batch: Any) -> None:
+        """Forget what is kept of `batch`: other tokens take its place, or none will be drafted from it."""
+        if self._deferred is not None:
+            self._deferred.counts.drop(_slots(batch))
+
+    def _width(self) -> int:
+        return int(max(self.worker.adaptive_controller._states)) + 1
+
+    def _make_deferred(self) -> DeferredExtend:
+        if self._deferred is None:
+            rows = self.runner.req_to_token_pool.req_to_token.shape[0]
+            self._deferred = DeferredExtend(self.worker, self._width(), rows)
+        return self._deferred
 
     # -- attention -------------------------------------------------------------------------------------
 
@@ -112,13 +153,17 @@ class DepthZero:
         The scheduler asks the draft runner, whose draft-extend is the last to read in SGLang's own
         steps; without an event there it waits for the whole forward, every step.
         """
-        runner, draft_runner = self.runner, self.draft_runner
+        runner = self.runner
         if hasattr(runner, "shared_read_done_event"):
-            draft_runner.shared_read_done_event = runner.shared_read_done_event
+            self._set_draft_event(runner.shared_read_done_event)
             return
         take = getattr(runner.attn_backend, "take_shared_reads_done", None)
-        if take is not None and hasattr(draft_runner, "war_fastpath_read_done_event"):
-            draft_runner.war_fastpath_read_done_event = take()
+        self._set_draft_event(None if take is None else take())
+
+    def _set_draft_event(self, event: Any) -> None:
+        for name in ("shared_read_done_event", "war_fastpath_read_done_event"):  # the second: 0.5.17
+            if hasattr(self.draft_runner, name):
+                setattr(self.draft_runner, name, event)
 
     # -- lengths ---------------------------------------------------------------------------------------
 

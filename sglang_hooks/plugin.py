@@ -194,20 +194,23 @@ class SchedulerHooks:
         self, original: Callable[..., Any], scheduler: Any, batch: Any, result: Any
     ) -> Any:
         """Record what a batch yielded and how long after the one before it was done."""
-        control, seen = self._control, None
+        control, seen, prefilled = self._control, None, False
         if control is not None and control.policy is not None:
             try:
                 if batch.forward_mode.is_decode():
                     launch = control.result_arriving(result.speculative_num_draft_tokens - 1)
                     seen = (launch, [not (r.finished() or r.is_retracted) for r in batch.reqs])
                 elif batch.forward_mode.is_extend():
-                    control.recorder.prefill()
+                    prefilled = True
             except Exception:
                 self.guard.failed("looking at a result")
         output = original(scheduler, batch, result)
-        if seen is not None:
+        if seen is not None or prefilled:
             try:
-                self._record(control, batch, result, *seen)
+                if seen is None:
+                    control.recorder.prefill(self._clock())
+                else:
+                    self._record(control, batch, result, *seen)
             except Exception:
                 self.guard.failed("recording a result")
         return output

@@ -22,7 +22,8 @@ class Cell:
     """Counters of one (batch bucket, depth, gear); `docs/protocol.md` says what each one is."""
 
     __slots__ = (
-        "accepted", "accepted_after_cold", "request_steps", "skipped_idle", "skipped_prefill",
+        "accepted", "accepted_after_cold", "after_prefill_seconds", "after_prefill_steps",
+        "request_steps", "skipped_idle", "skipped_prefill",
         "skipped_switch", "steps", "timed_context_tokens", "timed_request_steps", "timed_seconds",
         "timed_seconds_sq", "timed_steps", "tokens",
     )  # fmt: skip
@@ -33,6 +34,7 @@ class Cell:
         self.accepted_after_cold = [0] * (depth + 1)
         self.timed_steps = self.timed_request_steps = self.timed_context_tokens = 0
         self.timed_seconds = self.timed_seconds_sq = 0.0
+        self.after_prefill_steps, self.after_prefill_seconds = 0, 0.0
         self.skipped_prefill = self.skipped_switch = self.skipped_idle = 0
 
     def to_json(self) -> dict[str, Any]:
@@ -50,12 +52,18 @@ class Recorder:
         self._last_s: float | None = None
         self._last_arm: tuple[int, str] | None = None
         self._prefill_since = False
+        self._prefill_s: float | None = None
         self._any_cold = False
 
-    def prefill(self) -> None:
-        """A prefill batch was processed: the decode interval around it is not a decode step's."""
+    def prefill(self, now_s: float) -> None:
+        """A prefill batch was processed, until `now_s`: the decode interval around it is no decode step's.
+
+        The time from here to the next decode result is kept apart: it is that step's, give or take the
+        rest of the prefill (the draft model's) and the time that processing took.
+        """
         self.prefill_batches += 1
         self._prefill_since = True
+        self._prefill_s = now_s
 
     def mark_cold(self, requests: Iterable[object]) -> None:
         """Note that these requests' draft KV cache has a gap from now on."""
@@ -135,6 +143,9 @@ class Recorder:
             cell.skipped_idle += 1
         elif prefill:
             cell.skipped_prefill += 1
+            if self._prefill_s is not None and arm == last_arm:
+                cell.after_prefill_steps += 1
+                cell.after_prefill_seconds += now_s - self._prefill_s
         elif arm != last_arm:
             cell.skipped_switch += 1
         else:

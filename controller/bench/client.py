@@ -22,6 +22,7 @@ from controller.bench.records import RequestRecord
 
 _TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 _ACCEPTANCE = re.compile(rb'"spec_accept_length"\s*:\s*([0-9.]+)')
+_NO_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _DONE = b"[DONE]"
 
 
@@ -91,14 +92,11 @@ class Client:
 
     def _count(self, event: bytes, record: RequestRecord) -> None:
         """Note the tokens so far; where usage comes only at the end, one event counts as one until then."""
+        if _NO_CHOICE.search(event):
+            return  # usage alone: no token came with it
         found = _TOKENS.search(event)
         before = record.output_tokens
-        if found is not None:
-            tokens = int(found[1])
-        elif b'"choices":[]' in event.replace(b" ", b""):
-            return
-        else:
-            tokens = before + 1
+        tokens = int(found[1]) if found is not None else before + 1
         if tokens > before:
             record.events.append((self.clock(), tokens))
 

@@ -54,14 +54,19 @@ class EngineControl:
         return None if state is None else progress_of(state)
 
     async def apply(self, arm: Arm, *, lease_s: float) -> dict[str, Any]:
-        """Put a one-row schedule in force; raises `EngineRefusedError` unless every rank acknowledged."""
+        """Put a one-row schedule in force; see `put`."""
         row: dict[str, Any] = {"min_batch_size": 1, "depth": arm.depth}
         if not arm.depth:
             row["gear"] = arm.gear.value
         return await self.put([row], lease_s=lease_s)
 
-    async def put(self, rows: list[dict[str, Any]], *, lease_s: float) -> dict[str, Any]:
-        """Put a schedule in force; raises `EngineRefusedError` unless every rank acknowledged."""
+    async def put(
+        self, rows: list[dict[str, Any]], *, lease_s: float, probe: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Put a schedule in force; raises `EngineRefusedError` when it is refused.
+
+        It may be accepted without every rank having acknowledged it: `until_in_use` tells.
+        """
         state = await self.state()
         if state is None:
             raise EngineRefusedError(
@@ -69,13 +74,13 @@ class EngineControl:
             )
         plan = {
             "schedule": rows,
-            "probe": None,
+            "probe": probe,
             "lease_s": lease_s,
             "sequence": (state.get("sequence") or 0) + 1,
             "holder": self.holder,
         }
         answer = await self.http.put("/speculation", json=plan)
-        if answer.status_code != httpx.codes.OK:
+        if answer.status_code not in (httpx.codes.OK, httpx.codes.ACCEPTED):
             raise EngineRefusedError(f"PUT /speculation: HTTP {answer.status_code}: {answer.text[:300]}")
         applied: dict[str, Any] = answer.json()
         return applied

@@ -35,12 +35,28 @@ class ClosedLoop:
         self._stream_every = stream_every
         self._workers: list[asyncio.Task[None]] = []
         self._target = 0
+        self._newest: dict[int, RequestRecord] = {}
         self.records: list[RequestRecord] = []
+
+    def use(self, source: PromptSource) -> None:
+        """Draw prompts from `source` from now on."""
+        self._source = source
+
+    def newest(self) -> list[RequestRecord]:
+        """The latest request of each client."""
+        return list(self._newest.values())
 
     @property
     def concurrency(self) -> int:
         """How many clients there are."""
         return self._target
+
+    @property
+    def stream_share(self) -> float:
+        """Share of the clients that stream, 0..1."""
+        if not self._stream_every or not self._target:
+            return 0.0
+        return -(-self._target // self._stream_every) / self._target
 
     async def scale(self, concurrency: int) -> None:
         """Add clients, each somewhere inside its first request; or let the last ones end after theirs."""
@@ -71,6 +87,7 @@ class ClosedLoop:
         while number < self._target:
             record = RequestRecord(self._client.clock(), streamed)
             self.records.append(record)
+            self._newest[number] = record
             await self._client.send(prompt, record)
             if record.error is not None:
                 await asyncio.sleep(_PAUSE_AFTER_ERROR_S)
@@ -86,8 +103,20 @@ class OpenLoop:
 
     async def run(self, arrivals: Iterable[tuple[float, Prompt]], *, drain_s: float = 60.0) -> None:
         """Send each prompt `seconds` after now, then wait up to `drain_s` for the last ones."""
-        start_s = self._client.clock()
         running: set[asyncio.Task[None]] = set()
+        try:
+            await self._send_all(arrivals, running)
+            if running:
+                await asyncio.wait(running, timeout=drain_s)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _send_all(
+        self, arrivals: Iterable[tuple[float, Prompt]], running: set[asyncio.Task[None]]
+    ) -> None:
+        start_s = self._client.clock()
         for at_s, prompt in arrivals:
             await asyncio.sleep(max(0.0, start_s + at_s - self._client.clock()))
             record = RequestRecord(self._client.clock(), streamed=True)
@@ -95,11 +124,6 @@ class OpenLoop:
             task = asyncio.create_task(self._client.send(prompt, record))
             running.add(task)
             task.add_done_callback(running.discard)
-        if running:
-            await asyncio.wait(running, timeout=drain_s)
-        for task in list(running):
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
 
 
 class LoopLag:

@@ -65,6 +65,16 @@ class RandomTokens:
         return Prompt(rng.randint(*self.output_tokens), token_ids=ids)
 
 
+def of_length(prompt_tokens: int, output_tokens: int, rng: random.Random, *, as_text: bool) -> Prompt:
+    """A prompt of about this length, for arrival traces, which give lengths and no words."""
+    if not as_text:
+        return Prompt(output_tokens, token_ids=tuple(rng.randint(1000, 30000) for _ in range(prompt_tokens)))
+    words = " ".join(
+        f"{rng.choice(_NOUNS)}{rng.randrange(100):02d}" for _ in range(max(1, prompt_tokens // 2))
+    )
+    return Prompt(output_tokens, text=words)
+
+
 _SUBJECTS = (
     "the Hanseatic League", "photosynthesis in C4 plants", "the Treaty of Westphalia", "plate tectonics",
     "the history of the periodic table", "Gothic architecture", "the human immune system", "the Silk Road",

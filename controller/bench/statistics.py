@@ -24,6 +24,8 @@ class Estimate:
     mean: float
     half_width: float | None
     n: int
+    standard_error: float | None = None
+    """Of the mean; `None` for one window."""
 
     def __str__(self) -> str:
         return f"{self.mean:.4g}" if self.half_width is None else f"{self.mean:.4g} +-{self.half_width:.2g}"
@@ -49,7 +51,8 @@ def estimate(values: Sequence[float]) -> Estimate:
     if n == 1:
         return Estimate(mean, None, 1)
     t = _T_95[n - 2] if n - 2 < len(_T_95) else _T_95_LARGE
-    return Estimate(mean, t * statistics.stdev(values) / math.sqrt(n), n)
+    error = statistics.stdev(values) / math.sqrt(n)
+    return Estimate(mean, t * error, n, error)
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:
@@ -66,4 +69,6 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimat
         raise ValueError("every window must be positive for a ratio")
     logs = estimate([math.log(a / b) for a, b in zip(numerators, denominators, strict=True)])
     mean = math.exp(logs.mean)
-    return Estimate(mean, None if logs.half_width is None else mean * logs.half_width, logs.n)
+    if logs.half_width is None or logs.standard_error is None:
+        return Estimate(mean, None, logs.n)
+    return Estimate(mean, mean * logs.half_width, logs.n, mean * logs.standard_error)

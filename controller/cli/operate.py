@@ -25,7 +25,7 @@ from controller.cli._common import (
     show_json,
 )
 
-MODES = ("off", "on", "native", "auto")
+MODES = ("off", "on", "native", "no_deeper", "no_shallower", "auto")
 
 
 def register(app: typer.Typer) -> None:
@@ -121,12 +121,14 @@ def decisions(
     before: Annotated[int | None, typer.Option(help="Rows older than this id.")] = None,
     kind: Annotated[str | None, typer.Option(help="decision, override or event.")] = None,
     reason: Annotated[str | None, typer.Option(help="Only this reason.")] = None,
+    since: Annotated[str | None, typer.Option(help="Not older than e.g. 30m, 12h, 2d.")] = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
     """What was decided, by whom and why."""
-    given = {"limit": limit, "before": before, "kind": kind, "reason": reason}
+    since_unix_s = time.time() - duration_s(since) if since else None
+    given = {"limit": limit, "before": before, "kind": kind, "reason": reason, "since_unix_s": since_unix_s}
     query = {key: value for key, value in given.items() if value is not None}
     page = call("GET", url, "/v1/decisions", token_file, params=query)
     if as_json:

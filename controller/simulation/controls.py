@@ -31,7 +31,7 @@ class FixedControl:
     ) -> None:
         """Nothing is learned."""
 
-    def on_prefill(self) -> None:
+    def on_prefill(self, now_s: float) -> None:
         """Nothing is learned."""
 
 
@@ -85,9 +85,9 @@ class HookControl:
         )
         self.policy.on_verify_complete(accepted, batch_size)
 
-    def on_prefill(self) -> None:
+    def on_prefill(self, now_s: float) -> None:
         """Tell the hook's recorder."""
-        self.rank.recorder.prefill()
+        self.rank.recorder.prefill(now_s)
 
 
 class RankLink:

@@ -93,8 +93,8 @@ class StepControl(Protocol):
         """A step ended that gave each of `requests` one token and so many accepted drafts."""
         ...
 
-    def on_prefill(self) -> None:
-        """A prefill batch ran."""
+    def on_prefill(self, now_s: float) -> None:
+        """A prefill batch ran, until `now_s`."""
         ...
 
 
@@ -293,7 +293,7 @@ class VirtualEngine:
         self.prefill_batches += 1
         self.prefill_tokens += tokens
         self.prefill_seconds += seconds
-        self.control.on_prefill()
+        self.control.on_prefill(self.now_s)
         for request in done:
             self._join(request)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,20 +49,23 @@ def make_server(
     *,
     seed: int = 1,
     speed: float = 1.0,
+    clock: Callable[[], float] = time.monotonic,
+    wall_clock: Callable[[], float] = time.time,
 ) -> SimulatedServer:
     """An engine with this profile whose time starts now; run `live.run()` beside the app.
 
-    Must be called inside the event loop that serves it.
+    Must be called inside the event loop that serves it.  `clock` is monotonic; `wall_clock` goes into
+    timestamps only.
     """
     config = config or EngineConfig()
     arms = list(arm_rows(profile, plain_decode=config.plain_decode))
     board = AckBoard(bytearray(MAX_SLOTS * SLOT_BYTES))
-    control = HookControl(arms, started_unix_s=time.time(), board=board)
+    control = HookControl(arms, started_unix_s=wall_clock(), board=board)
     engine = VirtualEngine(profile, acceptance, control, np.random.default_rng(seed), config)
     model = f"simulated/{profile.name}"
-    surface = Surface(engine, time.time, model)
-    live = LiveEngine(engine, surface, time.monotonic, speed=speed)
-    plane = ControlPlane(RankLink(control.rank), board, sglang_version=SGLANG_VERSION)
+    surface = Surface(engine, wall_clock, model)
+    live = LiveEngine(engine, surface, clock, speed=speed)
+    plane = ControlPlane(RankLink(control.rank), board, sglang_version=SGLANG_VERSION, clock=clock)
     return SimulatedServer(_make_app(live, plane, profile, model), live, control)
 
 

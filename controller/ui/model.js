@@ -84,7 +84,7 @@ export function statusView(status, samples, benefit) {
 }
 
 export const historySample = (sample) => ({
-  t: sample.at_unix_s, running: sample.running_reqs, queued: sample.queue_reqs,
+  t: sample.at_unix_s, running: sample.running_reqs, queued: sample.queue_reqs, batch: sample.batch_size,
   depth: sample.in_use?.depth ?? null, tokS: sample.decode_tok_s, predictedTokS: sample.predicted_tok_s });
 
 const toArm = ({ depth, gear }) => ({ depth, gear: depth > 0 ? "on" : gear ?? "warm" });
@@ -102,17 +102,40 @@ function curves(policy, benefit) {
   return { source: "measured", list: [...byArm.values()].sort((a, b) => a.arm.depth - b.arm.depth) };
 }
 
-export function scheduleView(status, policy, benefit) {
-  const table = status.depth?.in_force ?? status.depth?.wanted ?? [];
+/** Adds to every point its gain over no speculation, in percent, where that is known. */
+function withGain(list) {
+  const off = list.filter((curve) => curve.arm.depth === 0).sort((a, b) => b.points.length - a.points.length)[0];
+  const reference = new Map((off?.points ?? []).map((p) => [p.batch_size, p.tok_s]));
+  return list.map((curve) => ({ arm: curve.arm, points: curve.points.map((p) => {
+    const at = reference.get(p.batch_size);
+    return { ...p, gain: at ? 100 * (p.tok_s / at - 1) : null, gainError: at && curve !== off ? 100 * (p.error_tok_s / at) : 0 };
+  }) }));
+}
+
+/** Up to where the schedule is worth showing: twice what was seen, and past its last row. */
+function largestShown(status, table, samples) {
+  const seen = Math.max(4, status.load?.batch_size ?? 0, ...samples.map((sample) => sample.batch ?? 0));
+  const rows = Math.max(...table.map((row) => row.min_batch_size), 1);
+  return Math.min(Math.max(2 * seen, 2 * rows), Math.max(status.load?.max_running_reqs ?? 1024, 2 * rows));
+}
+
+export function scheduleView(status, policy, benefit, samples) {
+  const rows = status.depth?.in_force ?? status.depth?.wanted ?? [];
   const { source, list } = curves(policy, benefit);
-  const sizes = list.flatMap((curve) => curve.points.map((p) => p.batch_size));
+  const all = withGain(list);
+  const largest = largestShown(status, rows, samples);
+  const shown = all.map((curve) => ({ ...curve, points: curve.points.filter((p) => p.batch_size <= largest) }));
+  const asGain = shown.some((curve) => curve.arm.depth > 0 && curve.points.filter((p) => p.gain !== null).length > 1);
   return {
-    rows: table.map((row) => ({ min_batch_size: row.min_batch_size, arm: toArm(row) })),
-    curves: list,
-    source,
+    rows: rows.map((row) => ({ min_batch_size: row.min_batch_size, arm: toArm(row) })),
+    curves: all,
+    lines: shown.map((curve) => ({ arm: curve.arm, points: curve.points
+      .map((p) => ({ batch_size: p.batch_size, value: asGain ? p.gain : p.tok_s, error: asGain ? p.gainError : p.error_tok_s }))
+      .filter((p) => p.value !== null) })).filter((curve) => curve.points.length > 1),
+    title: asGain ? `Against no speculation, %, ${source}` : `Tokens per second, ${source}`,
     batchSize: status.load?.batch_size ?? null,
-    largest: Math.max(status.load?.max_running_reqs ? Math.min(status.load.max_running_reqs, 1024) : 64, ...sizes),
-    note: !table.length ? "none in force: SGLang decides" : `${status.depth.in_force ? "in force" : "wanted, not in force"} · policy ${policy.name}`,
+    largest,
+    note: !rows.length ? "none in force: SGLang decides" : `${status.depth.in_force ? "in force" : "wanted, not in force"} · policy ${policy.name}`,
   };
 }
 
@@ -129,9 +152,10 @@ function what(row) {
 
 const outcome = (row) => JSON.stringify([row.kind, row.body.action, row.body.schedule]);
 
-/** Newest first; onlyChanges leaves out a decision that came to the same as the one before it. */
+/** Newest first; onlyChanges leaves out waiting, and a decision that came to the same as the one before it. */
 export function decisionsView(pages, onlyChanges) {
   let rows = pages.flatMap((page) => page.decisions).sort((a, b) => b.id - a.id);
+  if (onlyChanges) rows = rows.filter((row) => row.reason !== "dwell");
   if (onlyChanges) rows = rows.filter((row, i) => row.kind !== "decision" || i + 1 >= rows.length || outcome(row) !== outcome(rows[i + 1]));
-  return rows.slice(0, 40).map((row) => ({ id: row.id, atUnixS: row.at_unix_s, ...what(row), reason: row.reason, detail: row.body.detail ?? "", evidence: row.body.evidence }));
+  return rows.map((row) => ({ id: row.id, atUnixS: row.at_unix_s, ...what(row), reason: row.reason, detail: row.body.detail ?? "", evidence: row.body.evidence }));
 }

@@ -12,6 +12,7 @@ export class OverrideForm {
     this.form.addEventListener("change", () => this.#fit());
     byId("end-override").addEventListener("click", () => this.#send("DELETE", undefined, "The override has ended."));
     byId("token").value = token.get();
+    byId("token").addEventListener("change", () => { token.set(byId("token").value.trim()); this.changed(); });
     this.#fit();
   }
 

@@ -19,6 +19,16 @@ export function ticks(most, count = 3, whole = false) {
   return found;
 }
 
+/** Round tick values that cover `low` to `high`, zero among them where it lies between. */
+export function rangeTicks(low, high, count = 4) {
+  const raw = (high - low || 1) / count;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw);
+  const found = [];
+  for (let i = Math.floor(low / step); i <= Math.ceil(high / step); i += 1) found.push(Number((i * step).toPrecision(12)));
+  return found;
+}
+
 /** Runs of consecutive known points: unknown values and long silences break the line. */
 export function runs(samples, key, longestGapS) {
   const found = [];
@@ -134,7 +144,7 @@ export class TimePlot {
   }
 
   #inWords(seen) {
-    const about = this.spec.series.map((line) => {
+    const about = this.known.map((line) => {
       const values = seen.map((s) => s[line.key]).filter((v) => v !== null && v !== undefined);
       if (!values.length) return `${line.name} unknown`;
       return `${line.name} now ${number(values.at(-1))}, from ${number(Math.min(...values))} to ${number(Math.max(...values))}`;

@@ -2,7 +2,7 @@
 
 import { el, svg } from "./dom.js";
 import { armColour, armName, number } from "./format.js";
-import { ticks } from "./plot.js";
+import { rangeTicks } from "./plot.js";
 
 const LEFT = 46;
 const RIGHT = 10;
@@ -13,43 +13,45 @@ const BLOCK = 26;
 const sameArm = (a, b) => a && b && a.depth === b.depth && (a.depth > 0 || a.gear === b.gear);
 
 /**
- * view: {rows: [{min_batch_size, arm}], curves: [{arm, points: [{batch_size, tok_s, error_tok_s}]}],
- *        source: who says so, batchSize, largest}
+ * view: {rows: [{min_batch_size, arm}], lines: [{arm, points: [{batch_size, value, error}]}], title,
+ *        curves: [{arm, points: [{batch_size, tok_s, error_tok_s}]}], batchSize, largest}
  */
 export function drawSchedule(host, view) {
   const width = Math.max(240, host.clientWidth || 420);
-  const hasCurves = view.curves.some((curve) => curve.points.length > 1);
-  const height = hasCurves ? HEIGHT : 78;
-  const largest = Math.max(view.largest, 4, ...view.rows.map((row) => row.min_batch_size * 2));
-  const x = (size) => LEFT + ((width - LEFT - RIGHT) * Math.log2(Math.max(1, size))) / Math.log2(largest);
+  const height = view.lines.length ? HEIGHT : 78;
+  const x = (size) => LEFT + ((width - LEFT - RIGHT) * Math.log2(Math.max(1, size))) / Math.log2(view.largest);
   const bottom = height - BLOCK - 24;
-  const parts = hasCurves ? curves(view, x, bottom, width) : [];
-  parts.push(...blocks(view.rows, x, height - BLOCK - 18, largest), ...sizeAxis(x, largest, height));
-  if (view.batchSize) parts.push(...here(view.batchSize, x, largest, height));
+  const parts = view.lines.length ? curves(view.lines, x, bottom, width) : [];
+  parts.push(...blocks(view.rows, x, height - BLOCK - 18, view.largest), ...sizeAxis(x, view.largest, height));
+  if (view.batchSize) parts.push(...here(view.batchSize, x, view.largest, height));
   const label = `Depth by batch size: ${view.rows.map((row) => `from ${row.min_batch_size}: ${armName(row.arm)}`).join(", ") || "no schedule in force"}`;
-  const key = hasCurves ? [el("div", { class: "plot-head" }, el("b", { text: `Tokens per second, ${view.source}` }),
-    ...view.curves.filter((c) => c.points.length > 1).map((c) =>
-      el("span", { class: "key", series: armColour(c.arm) }, el("i", { "aria-hidden": "true" }), armName(c.arm))))] : [];
-  host.replaceChildren(...key, svg("svg", { role: "img", "aria-label": label, viewBox: `0 0 ${width} ${height}`, height }, ...parts));
+  host.replaceChildren(...key(view), svg("svg", { role: "img", "aria-label": label, viewBox: `0 0 ${width} ${height}`, height }, ...parts));
 }
 
-function curves(view, x, bottom, width) {
-  const most = Math.max(1, ...view.curves.flatMap((c) => c.points.map((p) => p.tok_s + (p.error_tok_s ?? 0))));
-  const marks = ticks(most, 4);
-  const y = (value) => bottom - (bottom - TOP) * (Math.max(0, value) / marks.at(-1));
-  const lines = marks.flatMap((mark) => [
+function key(view) {
+  if (!view.lines.length) return [];
+  return [el("div", { class: "plot-head" }, el("b", { text: view.title }), ...view.lines.map((line) =>
+    el("span", { class: "key", series: armColour(line.arm) }, el("i", { "aria-hidden": "true" }), armName(line.arm))))];
+}
+
+/** Lines with their error as a band; the scale is that of the lines, wide bands are cut. */
+function curves(lines, x, bottom, width) {
+  const values = lines.flatMap((line) => line.points.map((p) => p.value));
+  const marks = rangeTicks(Math.min(0, ...values), Math.max(...values, 1));
+  const [low, high] = [marks[0], marks.at(-1)];
+  const y = (value) => bottom - ((bottom - TOP) * (Math.min(high, Math.max(low, value)) - low)) / (high - low);
+  const path = (list) => list.map(([px, py], i) => `${i ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join("");
+  const parts = marks.flatMap((mark) => [
     svg("line", { class: mark ? "gridline" : "axis", x1: LEFT, x2: width - RIGHT, y1: y(mark), y2: y(mark) }),
     svg("text", { x: LEFT - 8, y: y(mark) + 4, "text-anchor": "end", text: number(mark) })]);
-  for (const curve of view.curves.filter((c) => c.points.length > 1)) {
-    const points = curve.points.map((p) => [x(p.batch_size), p]);
-    const edge = (sign) => points.map(([px, p]) => [px, y(p.tok_s + sign * (p.error_tok_s ?? 0))]);
-    const text = (list) => list.map(([px, py], i) => `${i ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join("");
-    if (points.some(([, p]) => p.error_tok_s)) {
-      lines.push(svg("path", { class: "band", series: armColour(curve.arm), d: `${text(edge(1))}${text(edge(-1).reverse()).replace("M", "L")}Z` }));
+  for (const line of lines) {
+    const edge = (sign) => line.points.map((p) => [x(p.batch_size), y(p.value + sign * p.error)]);
+    if (line.points.some((p) => p.error)) {
+      parts.push(svg("path", { class: "band", series: armColour(line.arm), d: `${path(edge(1))}${path(edge(-1).reverse()).replace("M", "L")}Z` }));
     }
-    lines.push(svg("path", { class: "trace", series: armColour(curve.arm), d: text(edge(0)) }));
+    parts.push(svg("path", { class: "trace", series: armColour(line.arm), d: path(edge(0)) }));
   }
-  return lines;
+  return parts;
 }
 
 function blocks(rows, x, top, largest) {

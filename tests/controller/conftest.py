@@ -88,3 +88,9 @@ async def make(clock: Clock, tmp_path: Path) -> AsyncIterator[Callable[..., Awai
         await bench.api.aclose()
         await bench.loop._scraper.aclose()
         await bench.assembly.aclose()
+
+
+@pytest.fixture
+def fake_state() -> dict[str, Any]:
+    """The body of `GET /speculation` of an idle engine."""
+    return FakeEngine(lambda: 0.0).state()

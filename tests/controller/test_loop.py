@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import httpx
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from controller.effect import Effect
@@ -156,6 +157,22 @@ async def test_an_engine_that_goes_away_is_survived_and_governed_again(make):
     assert bench.conditions() == set()
 
 
+async def test_an_engine_that_answers_late_is_not_called_unreachable_at_once(make):
+    """A long prefill: 9 s without an answer change nothing, 10 s are too long; a refusal counts at once."""
+    bench = await make()
+    await bench.run(3, batch_size=4)
+    bench.engine.fail["GET /speculation"] = httpx.ReadTimeout("late")
+    result = await bench.run(9, batch_size=4)
+    assert (result.link.link, result.effect.effect) == (Link.READY, Effect.APPLIED)
+    assert bench.conditions() == set()
+    assert bench.engine.state()["lease"]["left_s"] > 10
+    assert (await bench.tick()).link.link is Link.UNREACHABLE
+    bench.engine.fail.clear()
+    assert (await bench.tick()).link.link is Link.READY
+    bench.engine.fail["GET /speculation"] = httpx.ConnectError("refused")
+    assert (await bench.tick()).link.link is Link.UNREACHABLE
+
+
 async def test_a_restarted_sidecar_takes_over_its_own_plan(make, clock, tmp_path):
     """The holder is kept in the database: a sidecar killed and started again is not locked out."""
     first = await make()
@@ -196,9 +213,7 @@ async def test_an_override_is_obeyed_in_the_next_turn_and_ends_by_itself(make):
     assert bench.loop.last.decision.detail == "depth 0 cold, by jo: incident 7"
     await bench.tick(61)
     assert bench.engine.plan["schedule"] == [{"min_batch_size": 1, "depth": 2}]
-    reasons = [
-        row.reason for row in bench.assembly.sidecar.decisions(before=None, limit=50, kind=None, reason=None)
-    ]
+    reasons = [row.reason for row in bench.assembly.sidecar.decisions()]
     assert {"off", "override", "expired", "fixed"} <= set(reasons)
 
 

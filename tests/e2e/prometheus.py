@@ -46,6 +46,10 @@ class Prometheus:
         """Whether each job's last scrape succeeded."""
         return {each["metric"]["job"]: each["value"][1] == "1" for each in self.query("up")}
 
+    def close(self) -> None:
+        """End its connections."""
+        self._http.close()
+
     def ready(self) -> bool:
         """Whether it answers queries."""
         try:
@@ -76,11 +80,12 @@ def prometheus(folder: Path, targets: Mapping[str, str], rules: Path | None = No
     ]
     with (folder / "prometheus.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        server = Prometheus(f"http://127.0.0.1:{port}")
         try:
-            server = Prometheus(f"http://127.0.0.1:{port}")
             _wait(server, process, folder / "prometheus.log")
             yield server
         finally:
+            server.close()
             process.terminate()
             process.wait(timeout=10)
 

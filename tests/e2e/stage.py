@@ -6,22 +6,24 @@ use it.  From a shell: `python -m tests.e2e.stage` serves it with a load that ri
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
-from fastapi import FastAPI
 
 from controller.settings import load, nested
 from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.cost_profile import load_profile
 from controller.simulation.server import make_server
+from controller.simulation.serving import serve
 from controller.wiring import assemble
 from tests.e2e.ports import free_port
 
@@ -41,6 +43,8 @@ class Stage:
     concurrency: int = 0
     """Requests kept in flight."""
     failures: list[str] = field(default_factory=list)
+    fleet: Path | None = None
+    """The fleet's override file, where a test watches one."""
 
     @property
     def url(self) -> str:
@@ -55,6 +59,19 @@ class Stage:
     def get(self, path: str) -> Any:
         """JSON of the sidecar's API."""
         return httpx.get(self.url + path, trust_env=False, timeout=10).raise_for_status().json()
+
+    def put_override(self, body: Mapping[str, Any], token: str | None = None) -> Any:
+        """Give an order; the answer's JSON."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        answer = httpx.put(self.url + "/v1/override", json=body, headers=headers, trust_env=False, timeout=10)
+        return answer.raise_for_status().json()
+
+    def delete_override(self, token: str | None = None) -> None:
+        """End the order that was given over REST."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        httpx.delete(
+            self.url + "/v1/override", headers=headers, trust_env=False, timeout=10
+        ).raise_for_status()
 
     def wait_for(self, path: str, condition: Any, within_s: float = 30.0) -> Any:
         """The first answer of `path` that meets `condition`; fails after `within_s`."""
@@ -100,49 +117,36 @@ async def _run(
     settings = {"loop.period_s": 0.5, "engine.url": running.engine_url, "store.path": ":memory:", **flags}
     assembly = assemble(load(None, nested(settings)))
     ended = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        servers = [_server(server.app, running.engine_port), _server(assembly.app, running.api_port)]
-        for each in servers:
-            group.create_task(each.serve())
-        while not all(each.started for each in servers):
-            await asyncio.sleep(0.05)
-        loop = group.create_task(assembly.sidecar.loop.run(ended))
-        clients = group.create_task(_clients(running))
+    async with (
+        serve(server.app, "127.0.0.1", running.engine_port, "engine http"),
+        serve(assembly.app, "127.0.0.1", running.api_port, "sidecar http"),
+    ):
+        engine = asyncio.create_task(server.live.run())
+        loop = asyncio.create_task(assembly.sidecar.loop.run(ended))
+        clients = asyncio.create_task(_clients(running))
         started.set()
         await asyncio.to_thread(stop.wait)
-        clients.cancel()
+        running.concurrency = -1
+        await clients
         ended.set()
         await loop
-        for each in servers:
-            each.should_exit = True
+        engine.cancel()
+        await asyncio.gather(engine, return_exceptions=True)
     await assembly.aclose()
 
 
-class _Quiet(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the test."""
-        yield
-
-
-def _server(app: FastAPI, port: int) -> uvicorn.Server:
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=1
-    )
-    return _Quiet(config)
-
-
 async def _clients(running: Stage) -> None:
-    """Keep `concurrency` requests in flight."""
+    """Keep `concurrency` requests in flight, until it is negative: then let them end."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-    async with httpx.AsyncClient(
-        base_url=running.engine_url, timeout=60, limits=limits, trust_env=False
-    ) as http:
+    async with (
+        httpx.AsyncClient(base_url=running.engine_url, timeout=60, limits=limits, trust_env=False) as http,
+        asyncio.TaskGroup() as group,
+    ):
         flying: set[asyncio.Task[None]] = set()
-        while True:
+        while running.concurrency >= 0:
             flying = {task for task in flying if not task.done()}
             for _ in range(running.concurrency - len(flying)):
-                flying.add(asyncio.create_task(_request(http)))
+                flying.add(group.create_task(_request(http)))
             await asyncio.sleep(0.02)
 
 
@@ -157,9 +161,6 @@ WAVE = (2, 2, 6, 12, 24, 40, 60, 80, 60, 40, 20, 8, 2, 1)
 
 
 def _serve_forever() -> None:
-    import argparse
-    import itertools
-
     parser = argparse.ArgumentParser()
     parser.add_argument("--api-port", type=int, default=0)
     parser.add_argument("--engine-port", type=int, default=0)

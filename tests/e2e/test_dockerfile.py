@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from controller.settings import ApiSettings
+
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "Dockerfile"
 
@@ -64,8 +66,6 @@ def test_the_image_runs_as_a_numbered_user_with_a_health_check():
 
 def test_the_health_check_asks_the_port_that_the_sidecar_listens_on():
     """The settings' default port, EXPOSE and HEALTHCHECK agree."""
-    from controller.settings import ApiSettings
-
     found = dict(instructions())
     port = ApiSettings().port
     assert found["EXPOSE"] == str(port)

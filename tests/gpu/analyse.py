@@ -11,6 +11,7 @@ notes: mean and 95 % interval over windows, and the paired ratio to `plain` of t
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -20,7 +21,19 @@ sys.path[:0] = [str(HERE / "product" if (HERE / "product").is_dir() else HERE.pa
 
 from controller.bench.statistics import estimate, quantile, ratio  # noqa: E402 - the path comes first
 
-KEPT = ("speculation", "refused", "lease", "preflight", "grammar", "failed", "left_out", "acceptance", "load", "apply", "sidecar")
+KEPT = (
+    "speculation",
+    "refused",
+    "lease",
+    "preflight",
+    "grammar",
+    "failed",
+    "left_out",
+    "acceptance",
+    "load",
+    "apply",
+    "sidecar",
+)
 GROUP = ("label", "C", "acceptance", "temperature", "phase", "settling", "burst")
 BIN_S = 0.25
 
@@ -38,7 +51,7 @@ class StepLog:
         inside = [r for r in self.results if from_s <= r[0] < to_s]
         if len(inside) < 3:
             return {"steps": len(inside), "tok_s": None}
-        gaps = [(b[0] - a[0]) * 1e3 for a, b in zip(inside, inside[1:], strict=False)]
+        gaps = [(b[0] - a[0]) * 1e3 for a, b in itertools.pairwise(inside)]
         rows = sum(r[1] for r in inside)
         widths = collections.Counter(r[3] - 1 for r in inside if r[3])
         return {
@@ -61,7 +74,9 @@ class StepLog:
             if from_s <= at_s < to_s and width:
                 bins[int((at_s - from_s) / BIN_S)].append((batch, width - 1))
         mean = lambda xs: round(sum(xs) / len(xs), 2)  # noqa: E731
-        return [[i * BIN_S, mean([b for b, _ in x]), mean([d for _, d in x])] for i, x in sorted(bins.items())]
+        return [
+            [i * BIN_S, mean([b for b, _ in x]), mean([d for _, d in x])] for i, x in sorted(bins.items())
+        ]
 
 
 def _round(value: float | None, digits: int = 3) -> float | None:
@@ -83,11 +98,15 @@ def clients(requests: list[dict], from_s: float, to_s: float) -> dict:
 
 
 def toggles(records: list[dict], logs: dict[str, StepLog]) -> list[dict]:
-    """Per run of switches: PUT to acknowledgement, to the first launch and the first result at the new depth."""
+    """Per run of switches: PUT to acknowledgement, first launch and first result at the new depth."""
     out = []
     for run in (r for r in records if r["kind"] == "toggles"):
         log = logs[run["server"]]
-        mine = [r for r in records if r["kind"] == "toggle" and r["server"] == run["server"] and r["period_s"] == run["period_s"]]
+        mine = [
+            r
+            for r in records
+            if r["kind"] == "toggle" and r["server"] == run["server"] and r["period_s"] == run["period_s"]
+        ]
         ack, launch, result, unseen = [], [], [], 0
         for i, r in enumerate(mine):
             depth = 4 if r["arm"] == "depth-4" else 0
@@ -98,24 +117,72 @@ def toggles(records: list[dict], logs: dict[str, StepLog]) -> list[dict]:
             unseen += first is None
             launch += [(first - r["put_s"]) * 1e3] if first else []
             result += [(seen - r["put_s"]) * 1e3] if seen else []
-        span = lambda xs: {"p50": _round(quantile(xs, 0.5)), "p99": _round(quantile(xs, 0.99)), "max": _round(max(xs, default=None))}  # noqa: E731
-        out.append({
-            "server": run["server"], "C": run["C"], "period_s": run["period_s"], "switches": run["switches"], "unseen": unseen,
-            "put_to_acknowledged_ms": span(ack), "put_to_first_launch_ms": span(launch), "put_to_first_result_ms": span(result),
-            "ranks_agree": (run["state"] or {}).get("ranks_agree"),
-        })  # fmt: skip
+        out.append(
+            {
+                "server": run["server"],
+                "C": run["C"],
+                "period_s": run["period_s"],
+                "switches": run["switches"],
+                "unseen": unseen,
+                "put_to_acknowledged_ms": _spread(ack),
+                "put_to_first_launch_ms": _spread(launch),
+                "put_to_first_result_ms": _spread(result),
+                "ranks_agree": (run["state"] or {}).get("ranks_agree"),
+            }
+        )
+    return out
+
+
+def _spread(values: list[float]) -> dict:
+    return {
+        "p50": _round(quantile(values, 0.5)),
+        "p99": _round(quantile(values, 0.99)),
+        "max": _round(max(values, default=None)),
+    }
+
+
+def ranks(records: list[dict], folder: Path) -> list[dict]:
+    """Whether the step logs of all TP ranks of a server hold the same sequence of (batch size, depth)."""
+    out = []
+    for server in dict.fromkeys(r["server"] for r in records if r["kind"] == "ranks"):
+        found = [r for r in records if r["kind"] == "ranks" and r["server"] == server]
+        logs = [StepLog(folder, server, rank) for rank in range(found[0]["tp"])]
+        sequences = [[launch[1:3] for launch in log.launches] for log in logs]
+        skews = [
+            (max(at) - min(at)) * 1e3
+            for at in zip(*([launch[0] for launch in log.launches] for log in logs), strict=False)
+        ]
+        out.append(
+            {
+                "server": server,
+                "tp": found[0]["tp"],
+                "switches": sum(r.get("switches", 0) for r in found),
+                "launches": [len(sequence) for sequence in sequences],
+                "identical_sequences": all(sequence == sequences[0] for sequence in sequences),
+                "changes_of_depth": sum(a[1] != b[1] for a, b in itertools.pairwise(sequences[0])),
+                "launch_skew_ms": _spread(skews),
+                "hook_says_ranks_agree": [(r["state"] or {}).get("ranks_agree") for r in found],
+                "leases_expired": [((r["state"] or {}).get("lease") or {}).get("expired") for r in found],
+            }
+        )
     return out
 
 
 def bursts(records: list[dict], logs: dict[str, StepLog]) -> list[dict]:
-    """Launches at a batch size that the schedule puts at depth 0 but still at the old depth, after each burst."""
+    """Launches after each burst at another depth than the schedule gives their batch size."""
     out = []
     for b in (r for r in records if r["kind"] == "burst"):
         rows, log = b["schedule"], logs[b["server"]]
         due = lambda bs, rows=rows: [r["depth"] for r in rows if r["min_batch_size"] <= bs][-1]  # noqa: E731
         after = [x for x in log.launches if b["at"] < x[0] < b["at"] + 3]
-        out.append({"server": b["server"], "launches": len(after), "largest_batch": max((x[1] for x in after), default=None),
-                    "launches_at_another_depth_than_the_schedule": sum(x[2] != due(x[1]) for x in after)})  # fmt: skip
+        out.append(
+            {
+                "server": b["server"],
+                "launches": len(after),
+                "largest_batch": max((x[1] for x in after), default=None),
+                "launches_at_another_depth_than_the_schedule": sum(x[2] != due(x[1]) for x in after),
+            }
+        )
     return out
 
 
@@ -125,23 +192,74 @@ def summary(windows: list[dict]) -> list[dict]:
     for w in windows:
         if w.get("tok_s"):
             groups[tuple(w.get(k) for k in GROUP)].append(w)
-    plain = {(w["C"], w.get("acceptance"), w.get("phase"), w.get("settling"), w.get("round"), w.get("pass_number")): w["tok_s"]
-             for w in windows if w["label"] == "plain" and w.get("tok_s")}  # fmt: skip
+    plain = {
+        (
+            w["C"],
+            w.get("acceptance"),
+            w.get("phase"),
+            w.get("settling"),
+            w.get("round"),
+            w.get("pass_number"),
+        ): w["tok_s"]
+        for w in windows
+        if w["label"] == "plain" and w.get("tok_s")
+    }
     out = []
     for key, group in groups.items():
-        pairs = [(w["tok_s"], plain.get((w["C"], w.get("acceptance"), w.get("phase"), w.get("settling"), w.get("round"), w.get("pass_number")))) for w in group]
+        pairs = [
+            (
+                w["tok_s"],
+                plain.get(
+                    (
+                        w["C"],
+                        w.get("acceptance"),
+                        w.get("phase"),
+                        w.get("settling"),
+                        w.get("round"),
+                        w.get("pass_number"),
+                    )
+                ),
+            )
+            for w in group
+        ]
         pairs = [(a, b) for a, b in pairs if b]
         to_plain = ratio([a for a, _ in pairs], [b for _, b in pairs]) if pairs else None
         tok_s = estimate([w["tok_s"] for w in group])
-        out.append({
-            **{k: v for k, v in zip(GROUP, key, strict=True) if v is not None}, "windows": tok_s.n,
-            "tok_s": round(tok_s.mean, 1), "tok_s_half_width": _round(tok_s.half_width, 1),
-            "ratio_to_plain": _round(to_plain.mean, 4) if to_plain else None,
-            "ratio_half_width": _round(to_plain.half_width, 4) if to_plain else None,
-            "step_ms_p50": _round(quantile([w["step_ms_p50"] for w in group], 0.5)),
-            "tokens_per_request_step": _round(estimate([w["tokens_per_request_step"] for w in group]).mean),
-            "errors": sum(w["clients"]["errors"] for w in group),
-        })  # fmt: skip
+        out.append(
+            {
+                **{k: v for k, v in zip(GROUP, key, strict=True) if v is not None},
+                "windows": tok_s.n,
+                "tok_s": round(tok_s.mean, 1),
+                "tok_s_half_width": _round(tok_s.half_width, 1),
+                "ratio_to_plain": _round(to_plain.mean, 4) if to_plain else None,
+                "ratio_half_width": _round(to_plain.half_width, 4) if to_plain else None,
+                "step_ms_p50": _round(quantile([w["step_ms_p50"] for w in group], 0.5)),
+                "tokens_per_request_step": _round(
+                    estimate([w["tokens_per_request_step"] for w in group]).mean
+                ),
+                "errors": sum(w["clients"]["errors"] for w in group),
+            }
+        )
+    return out
+
+
+def comparisons(records: list[dict], windows: list[dict]) -> list[dict]:
+    """Paired ratios that a plan asked for (`compare`), by concurrency: throughput, and median step time."""
+    out = []
+    for wanted in (r for r in records if r["kind"] == "compare"):
+        mine = {(w["C"], w.get("round")): w for w in windows if w["label"] == wanted["of"] and w.get("tok_s")}
+        base = {(w["C"], w.get("round")): w for w in windows if w["label"] == wanted["to"] and w.get("tok_s")}
+        for c in sorted({c for c, _ in mine.keys() & base.keys()}):
+            pairs = [(mine[key], base[key]) for key in sorted(mine.keys() & base.keys()) if key[0] == c]
+            found = {
+                name: ratio([a[name] for a, _ in pairs], [b[name] for _, b in pairs])
+                for name in ("tok_s", "step_ms_p50")
+            }
+            figures = {f"{name}_ratio": _round(e.mean, 4) for name, e in found.items()}
+            widths = {f"{name}_half_width": _round(e.half_width, 4) for name, e in found.items()}
+            out.append(
+                {"of": wanted["of"], "to": wanted["to"], "C": c, "pairs": len(pairs), **figures, **widths}
+            )
     return out
 
 
@@ -156,9 +274,29 @@ def analyse(folder: Path) -> dict:
         span = (w["from_s"], w["to_s"])
         figures = {**logs[w["server"]].window(*span), "clients": clients(requests[w["server"]], *span)}
         over_time = logs[w["server"]].depth_over_time(*span) if w["arm"] == "as-is" else []
-        windows.append({**{k: v for k, v in w.items() if k not in ("kind", "at")}, **figures, "depth_over_time": over_time})
-    out = {"plan": records[0].get("plan"), "servers": {r["server"]: {"start_s": round(r["s"], 1), "setup": r["setup"]} for r in records if r["kind"] == "start"}}
-    out |= {"summary": summary(windows), "windows": windows, "toggles": toggles(records, logs), "bursts": bursts(records, logs)}
+        windows.append(
+            {
+                **{k: v for k, v in w.items() if k not in ("kind", "at")},
+                **figures,
+                "depth_over_time": over_time,
+            }
+        )
+    out = {
+        "plan": records[0].get("plan"),
+        "servers": {
+            r["server"]: {"start_s": round(r["s"], 1), "setup": r["setup"]}
+            for r in records
+            if r["kind"] == "start"
+        },
+    }
+    out |= {
+        "summary": summary(windows),
+        "windows": windows,
+        "toggles": toggles(records, logs),
+        "bursts": bursts(records, logs),
+        "ranks": ranks(records, folder),
+        "comparisons": comparisons(records, windows),
+    }
     for kind in KEPT:
         found = [{k: v for k, v in r.items() if k != "kind"} for r in records if r["kind"] == kind]
         out |= {kind: found} if found else {}

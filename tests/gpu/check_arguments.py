@@ -7,18 +7,24 @@ Environment variables of the plans (ATTENTION=fa3 ...) apply.
 from __future__ import annotations
 
 import asyncio
+import importlib.abc
+import importlib.machinery
 import runpy
 import sys
 import tempfile
 import types
 from pathlib import Path
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent)]
+sys.path[:0] = [
+    str(HERE),
+    str(HERE / "plans"),
+    str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent),
+]
 
 from kit.engines import GpuEngine  # noqa: E402 - the path comes first
 from kit.rehearsal import Rehearsal  # noqa: E402
-
 
 
 class OnlyStarts(Rehearsal):
@@ -51,8 +57,34 @@ def pretend_h200() -> None:
     cuda.get_device_capability = lambda *_: (9, 0)
     cuda.get_device_name = lambda *_: "NVIDIA H200"
     cuda.mem_get_info = lambda *_: (140 << 30, 141 << 30)
-    properties = types.SimpleNamespace(total_memory=141 << 30, multi_processor_count=132, major=9, minor=0, name="NVIDIA H200")
+    properties = types.SimpleNamespace(
+        total_memory=141 << 30, multi_processor_count=132, major=9, minor=0, name="NVIDIA H200"
+    )
     cuda.get_device_properties = lambda *_: properties
+    sys.meta_path.insert(0, AnyKernel())
+
+
+class AnyKernel(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """`sgl_kernel` loads CUDA libraries when imported; arguments need none of it."""
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Only the kernels."""
+        return (
+            importlib.machinery.ModuleSpec(name, self, is_package=True)
+            if name.split(".", maxsplit=1)[0] == "sgl_kernel"
+            else None
+        )
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """A module that has every name."""
+        module = mock.MagicMock()
+        module.__path__, module.__name__, module.__spec__ = [], spec.name, spec
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing to run."""
 
 
 def main() -> int:
@@ -73,7 +105,14 @@ def main() -> int:
                 bad += 1
                 print("REFUSED", plan, name, repr(problem)[:400])
             else:
-                print("ok", plan, name, parsed.attention_backend, parsed.speculative_num_steps, parsed.speculative_adaptive)
+                print(
+                    "ok",
+                    plan,
+                    name,
+                    parsed.attention_backend,
+                    parsed.speculative_num_steps,
+                    parsed.speculative_adaptive,
+                )
     return bad
 
 

@@ -78,7 +78,7 @@ class GpuEngine:
             "4096",
         ]
         args += ["--attention-backend", setup.attention, "--sampling-backend", "pytorch", "--enable-metrics"]
-        # the pool is given in tokens, so that servers which start side by side do not size it from each other's memory
+        # the pool in tokens, so that servers starting side by side do not size it from each other's memory
         args += ["--max-total-tokens", str(setup.kv_tokens), "--mem-fraction-static", "0.95"]
         args += ["--max-running-requests", "256", "--decode-log-interval", "40", "--log-level", "info"]
         args += [

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Journal:
-    """`records.jsonl` in the output folder, one JSON object a line, flushed at once; and the log on stdout."""
+    """`records.jsonl` in the output folder, a JSON object a line, flushed at once; the log on stdout."""
 
     def __init__(self, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)

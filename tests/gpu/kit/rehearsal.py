@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from controller.bench.engine import EngineControl
 from kit.engines import Engine
 from kit.server import Server
@@ -20,8 +21,8 @@ from kit.session import Kit
 from kit.setups import Setup
 from kit.sidecar import Sidecar
 
-
-REQUEST_S = 30.0
+REQUEST_S = 300.0
+WHOLE_BATCH_S = 2.0
 """Virtual seconds of a request: long, so that a rehearsal of hundreds of clients is cheap."""
 
 
@@ -40,9 +41,10 @@ class Stub:
         if path == "/speculation":
             return self._speculation(request.method, body)
         if path == "/generate":
-            await asyncio.sleep(REQUEST_S)
+            whole_batch = bool(body.get("input_ids")) and isinstance(body["input_ids"][0], list)
+            await asyncio.sleep(WHOLE_BATCH_S if whole_batch else REQUEST_S)
             tokens = body["sampling_params"]["max_new_tokens"]
-            answer = {"text": "{}", "meta_info": {"completion_tokens": tokens}}
+            answer = {"text": "{}", "output_ids": [1] * tokens, "meta_info": {"completion_tokens": tokens}}
             if not body["stream"]:
                 return httpx.Response(200, json=answer)
             return httpx.Response(200, content=f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n".encode())
@@ -60,13 +62,17 @@ class Stub:
             self._row = {"depth": body["schedule"][0]["depth"], "gear": body["schedule"][0].get("gear", "on")}
         cell = {"tokens": 0, "request_steps": 0}
         telemetry = [{**self._row, "decode_steps": 0, "cells": [cell]}]
-        return httpx.Response(200, json={"sequence": self._sequence, "state": "governed", "telemetry": telemetry})
+        return httpx.Response(
+            200, json={"sequence": self._sequence, "state": "governed", "telemetry": telemetry}
+        )
 
 
 class RehearsedServer(Server):
     """No process: the answers come from a `Stub`."""
 
-    def __init__(self, setup: Setup, port: int, engine: Engine, out: Path, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, setup: Setup, port: int, engine: Engine, out: Path, clock: Callable[[], float]
+    ) -> None:
         super().__init__(setup, port, engine, out, clock)
         self.stub = Stub(setup)
         self.http = httpx.AsyncClient(base_url=self.url, transport=httpx.MockTransport(self.stub))

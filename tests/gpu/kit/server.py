@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from controller.bench.client import Client
 from controller.bench.engine import EngineControl
 from controller.bench.load import ClosedLoop
@@ -34,7 +35,9 @@ class ServerFailedError(Exception):
 class Server:
     """Started by `start`, ended by `stop`; `control` speaks to its /speculation."""
 
-    def __init__(self, setup: Setup, port: int, engine: Engine, out: Path, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, setup: Setup, port: int, engine: Engine, out: Path, clock: Callable[[], float]
+    ) -> None:
         self.setup = setup
         self.name = setup.name
         self.port = port
@@ -58,8 +61,11 @@ class Server:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
                 self._engine.command(self.setup, self.port, self._out),
                 env=self._engine.environment(self.setup, self._out),
-                stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=self._out,
-            )  # fmt: skip
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self._out,
+            )
         started_s = time.time()
         while time.time() - started_s < limit_s and self._process.poll() is None:
             with contextlib.suppress(httpx.HTTPError):
@@ -127,7 +133,7 @@ class Server:
         return [r.error for r in load.records if r.error is not None]
 
     async def internal(self, values: dict[str, float]) -> bool:
-        """POST /set_internal_state; true when the server took every value (HTTP 200 alone does not say so)."""
+        """POST /set_internal_state; true when every value was taken (HTTP 200 alone does not say so)."""
         answer = await self.http.post("/set_internal_state", json={"server_args": values})
         return answer.status_code == httpx.codes.OK and "true" in answer.text.lower()
 

@@ -48,7 +48,9 @@ class Kit:
     server_class = Server
     sidecar_class = Sidecar
 
-    def __init__(self, engine: Engine, out: Path, seconds: float, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, engine: Engine, out: Path, seconds: float, now: Callable[[], float] = time.time
+    ) -> None:
         self.out = out
         self.engine = engine
         self.now = now
@@ -95,7 +97,7 @@ class Kit:
     # -- servers ---------------------------------------------------------------------------------------------
 
     async def start(self, *setups: Setup, limit_s: float = 280.0) -> list[Server]:
-        """Start servers side by side, pin each to its share of the CPUs; raises what the first failure raised."""
+        """Start servers side by side, each on its share of the CPUs; raises what the first failure raised."""
         began = []
         for setup in setups:
             began.append(self.server_class(setup, self._port, self.engine, self.out, self.now))
@@ -147,7 +149,7 @@ class Kit:
     async def apply(
         self, server: Server, arm: BenchArm, *, lease_s: float = 120.0, confirm_s: float = 5.0
     ) -> None:
-        """Put an arm in force through PUT /speculation and wait until telemetry shows it in use (needs load)."""
+        """Put an arm in force; returns when telemetry shows it in use, which needs load."""
         began_s = self.now()
         if arm.native:
             await server.control.release()
@@ -163,14 +165,13 @@ class Kit:
         """Start `specgov run` on a server; stop it with `.stop()`.
 
         `fresh` names a state database of its own (it starts knowing nothing); else it goes on with the one of
-        the server's last sidecar.  `settings` are dotted names with a double underscore: `loop__period_s=0.5`.
+        the server's last sidecar.  `settings` have a double underscore for the dot: `loop__period_s=0.5`.
         """
         self._port += 1
         name = f"sidecar-{server.name}" + (f"-{fresh}" if fresh else "")
-        values: dict[str, object] = {"engine.url": server.url, "policy.name": policy, "loop.period_s": 0.25}
+        values: dict[str, object] = {"engine.url": server.url, "policy.name": policy}
         values |= {
             "store.path": self.out / "state" / f"{name}.db",
-            "guards.dwell_s": 0.5,
             "log.format": "json",
         }
         values |= {key.replace("__", "."): value for key, value in settings.items()}
@@ -185,7 +186,7 @@ class Kit:
         """The environment of other `specgov` commands."""
         return specgov_environment(self.out, {})
 
-    # -- load and windows --------------------------------------------------------------------------------------
+    # -- load and windows ----------------------------------------------------------------------------------
 
     def source(self) -> PromptSource:
         """128-256 random tokens in, 192-320 out (smaller on the CPU engine)."""
@@ -224,25 +225,42 @@ class Kit:
         to_s = self.now()
         after = await target.server.control.progress() if target.server.setup.hook else None
         hook_tok_s = (
-            None if before is None or after is None else (after.tokens - before.tokens) / (to_s - from_s)
+            None
+            if before is None or after is None
+            else (after.tokens - before.tokens) / (self.now() - from_s)
         )
         span = dict(
-            label=target.label, server=target.server.name, arm=target.arm.label, C=self.engine.concurrency(concurrency),
-            wanted_C=concurrency, from_s=from_s, to_s=to_s, hook_tok_s=hook_tok_s, **notes,
-        )  # fmt: skip
+            label=target.label,
+            server=target.server.name,
+            arm=target.arm.label,
+            C=self.engine.concurrency(concurrency),
+            wanted_C=concurrency,
+            from_s=from_s,
+            to_s=to_s,
+            hook_tok_s=hook_tok_s,
+            **notes,
+        )
         self.record("window", **span)
         if hook_tok_s is not None:
             self.say(f"{target.label:24} C={concurrency:<4} {hook_tok_s:8.0f} tok/s (hook)", notes or "")
         return span
 
     async def alternate(
-        self, targets: Sequence[Target], levels: Sequence[int], *, rounds: int = 2, reverse: bool = False, settle_s: float = 0.6, window_s: float = 2.0,
-        stream_every: int = 0, **notes: Any,
-    ) -> None:  # fmt: skip
+        self,
+        targets: Sequence[Target],
+        levels: Sequence[int],
+        *,
+        rounds: int = 2,
+        reverse: bool = False,
+        settle_s: float = 0.6,
+        window_s: float = 2.0,
+        stream_every: int = 0,
+        **notes: Any,
+    ) -> None:
         """Windows of every target at every concurrency, alternated in time.
 
         Round by round the order of servers and of arms on a server is reversed (A B B A), so that a drift of
-        the machine falls on all alike (`reverse` begins with B).  While one server is measured the others idle.
+        the machine falls on all alike (`reverse` begins with B).  While one is measured the others idle.
         """
         by_server: dict[str, list[Target]] = {}
         for target in targets:

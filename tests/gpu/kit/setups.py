@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 HIGH, LOW = 0.745, 0.366
-"""Acceptance per position: 1.745 / 2.30 / 2.71 / 3.02 tokens a step at depth 1..4, and 1.37 / 1.50 / 1.55 / 1.57."""
+"""Acceptance per position.  Tokens a step at depth 1..4: 1.745, 2.30, 2.71, 3.02; 1.37, 1.50, 1.55, 1.57."""
 
 GRAPH_BATCH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 KV_TOKENS = 110_000
-"""KV pool of one server: 256 requests of at most 576 tokens hold 82,000 on average; 14.4 GB on the 8B shape."""
+"""KV pool of one server: 256 requests of at most 576 tokens hold 82,000 on average; 14.4 GB at 8B."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Setup:
     """Depths built at start (speculative-adaptive); empty: SGLang's own table, or a fixed depth."""
     tokenizer: bool = False
     acceptance: float = HIGH
-    gpus: str = "0"
+    gpus: str = os.environ.get("BENCH_GPUS", "0")
 
     def but(self, **changes: object) -> Setup:
         """A copy with some fields changed."""

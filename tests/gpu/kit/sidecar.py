@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from kit.engines import HERE, PRODUCT
 from kit.journal import Journal
+
+SPECGOV = [os.environ.get("SPECGOV_PYTHON", sys.executable), "-c", "from controller.cli import main; main()"]
+"""The command line of the product, which is not installed there."""
 
 
 def specgov_environment(out: Path, settings: Mapping[str, object]) -> dict[str, str]:
@@ -41,7 +45,7 @@ class Sidecar:
         self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=5, trust_env=False)
         self._out = out
         self._journal = journal
-        self._args = [os.environ.get("SPECGOV_PYTHON", sys.executable), "-m", "controller.cli", "run"]
+        self._args = [*SPECGOV, "run"]
         self._env = specgov_environment(out, {**settings, "api.port": port})
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: asyncio.Task[None] | None = None

@@ -13,7 +13,15 @@ SCALE = float(os.environ.get("TRACE_SCALE", "1"))
 K = {"attention": os.environ.get("ATTENTION", "triton")}
 ARMS = os.environ.get("ARMS", "plain,depth-2,depth-4,off-cold,governed").split(",")
 # seconds, concurrency, acceptance per position
-TRACE = ((8, 4, 0.745), (10, 96, 0.745), (8, 16, 0.745), (8, 16, 0.366), (10, 128, 0.366), (8, 8, 0.745), (8, 64, 0.745))
+TRACE = (
+    (8, 4, 0.745),
+    (10, 96, 0.745),
+    (8, 16, 0.745),
+    (8, 16, 0.366),
+    (10, 128, 0.366),
+    (8, 8, 0.745),
+    (8, 64, 0.745),
+)
 
 
 async def run(kit: Kit) -> None:

@@ -1,4 +1,4 @@
-"""Does everything work?  8-layer model, two small servers side by side, about 2 minutes.  Run this first after any change.
+"""Does everything work?  8-layer model, two small servers side by side, 2 minutes; after any change.
 
 The hook loads and answers, a plan goes in force and the depth follows, the two recorders agree, a bad plan is
 refused with its field, a lease ends, off is plain decoding or says why not, the sidecar's preflight passes.
@@ -6,11 +6,12 @@ refused with its field, a lease ends, off is plain decoding or says why not, the
 
 import asyncio
 import os
-import sys
 
-from controller.bench.arms import parse_arm
 from kit import setups
 from kit.session import Kit, Target
+from kit.sidecar import SPECGOV
+
+from controller.bench.arms import parse_arm
 
 ARMS = ("off-cold", "depth-4", "off-warm", "depth-2", "depth-1")
 
@@ -56,10 +57,13 @@ async def run(kit: Kit) -> None:
         await kit.acceptance(table, setups.LOW)
         await kit.alternate(Target.of(table, "depth-4"), [16], rounds=1, window_s=1.0, acceptance=setups.LOW)
     async with kit.part("preflight"):
-        command = [sys.executable, "-m", "controller.cli", "preflight", "--engine", table.url, "--json"]
+        command = [*SPECGOV, "preflight", "--engine", table.url, "--json"]
         process = await asyncio.create_subprocess_exec(
-            *command, env=kit.sidecar_environment(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+            *command,
+            env=kit.sidecar_environment(),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
         text = (await process.communicate())[0].decode(errors="replace")
         kit.record("preflight", status=process.returncode, text=text[-6000:])
         kit.say("preflight:", process.returncode, text[-700:])

@@ -58,6 +58,9 @@ specgov.dev/governed: "true"
     - {name: SPECGOV_API__HOST, value: 0.0.0.0}
     - {name: SPECGOV_API__PORT, value: {{ .Values.sidecar.port | quote }}}
     - {name: SPECGOV_API__TOKEN_FILE, value: /etc/specgov/secret/token}
+    # For `kubectl exec ... specgov override`.
+    - {name: SPECGOV_TOKEN_FILE, value: /etc/specgov/secret/token}
+    - {name: SPECGOV_URL, value: "http://127.0.0.1:{{ .Values.sidecar.port }}"}
     - {name: SPECGOV_STORE__PATH, value: /var/lib/specgov/state.db}
     - {name: SPECGOV_FLEET__FILE, value: /etc/specgov/fleet/override.json}
     - {name: SPECGOV_LOG__FORMAT, value: json}

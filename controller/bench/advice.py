@@ -1,0 +1,158 @@
+"""What the figures mean: the crossover, the schedule to run, what it is worth.  Pure.
+
+Between two measured concurrencies every arm's throughput is taken as a straight line in log2(concurrency).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controller.bench.statistics import Estimate
+
+TIE = 0.01
+"""Arms closer than this are equal, and the one that drafts less is taken."""
+
+Curve = Mapping[int, Estimate]
+"""Concurrency to output tokens per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Where `falling` stops being faster than `rising`, in requests at once."""
+
+    falling: str
+    rising: str
+    concurrency: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The conclusion of a benchmark."""
+
+    best: Mapping[int, str]
+    """The fastest arm at each concurrency; among equals (`TIE`) the shallower."""
+    crossovers: tuple[Crossover, ...]
+    """Of the best speculating arm with the best that does not speculate, ascending; empty: none in range."""
+    schedule: tuple[tuple[int, str], ...]
+    """(from batch size, arm), of the arms that can be steered on one server."""
+    worth: Mapping[str, float]
+    """Geometric mean over the measured concurrencies of the schedule's throughput over the arm's."""
+
+
+def crossovers(falling: str, falling_curve: Curve, rising: str, rising_curve: Curve) -> tuple[Crossover, ...]:
+    """Every place where the first curve drops under the second."""
+    shared = sorted(set(falling_curve) & set(rising_curve))
+    found = []
+    for low, high in itertools.pairwise(shared):
+        before = math.log(falling_curve[low].mean / rising_curve[low].mean)
+        after = math.log(falling_curve[high].mean / rising_curve[high].mean)
+        if before >= 0 > after:
+            share = before / (before - after)
+            at = 2 ** (math.log2(low) + share * (math.log2(high) - math.log2(low)))
+            found.append(Crossover(falling, rising, at))
+    return tuple(found)
+
+
+def best_arm(curves: Mapping[str, Curve], depths: Mapping[str, int], concurrency: int) -> str | None:
+    """The fastest arm; of those that it does not clearly beat the one that drafts least."""
+    here = {label: curve[concurrency] for label, curve in curves.items() if concurrency in curve}
+    if not here:
+        return None
+    top = max(here, key=lambda label: here[label].mean)
+    tied = [label for label in here if not _beats(here[top], here[label])]
+    return min(tied, key=lambda label: (depths[label], -here[label].mean))
+
+
+def _beats(a: Estimate, b: Estimate) -> bool:
+    """Whether `a` is above `b` by more than 1 % and the standard error of their difference.
+
+    Not by their 95 % intervals: of two windows those are too wide to ever tell arms apart.
+    """
+    error = math.hypot(a.standard_error or 0.0, b.standard_error or 0.0)
+    return a.mean - b.mean > max(TIE * b.mean, error)
+
+
+def envelope(curves: Mapping[str, Curve]) -> dict[int, Estimate]:
+    """The best of several arms at each concurrency."""
+    levels = sorted({c for curve in curves.values() for c in curve})
+    return {
+        c: max((curve[c] for curve in curves.values() if c in curve), key=lambda e: e.mean) for c in levels
+    }
+
+
+def schedule(
+    curves: Mapping[str, Curve], depths: Mapping[str, int], batch_sizes: Mapping[int, float]
+) -> tuple[tuple[int, str], ...]:
+    """The table from batch size to arm; `batch_sizes` gives what batch each concurrency makes.
+
+    A row begins where the next arm's curve crosses the one before, or, where they do not cross in between,
+    at the concurrency from which it was better.
+    """
+    levels = sorted({c for curve in curves.values() for c in curve})
+    rows: list[tuple[int, str]] = []
+    for low, high in itertools.pairwise([None, *levels]):
+        assert high is not None  # noqa: S101 - for the type checker: only the first is None
+        arm = best_arm(curves, depths, high)
+        if arm is None or (rows and rows[-1][1] == arm):
+            continue
+        start = 1
+        if low is not None and rows:
+            crossing = crossovers(rows[-1][1], curves[rows[-1][1]], arm, curves[arm])
+            between = [x.concurrency for x in crossing if low <= x.concurrency <= high]
+            start = max(rows[-1][0] + 1, round(_batch_size(between[0] if between else high, batch_sizes)))
+        rows.append((start, arm))
+    return tuple(rows)
+
+
+def _batch_size(concurrency: float, batch_sizes: Mapping[int, float]) -> float:
+    """The batch that a concurrency makes, linear between the measured ones."""
+    known = sorted(batch_sizes)
+    for low, high in itertools.pairwise(known):
+        if low <= concurrency <= high:
+            share = (concurrency - low) / (high - low)
+            return batch_sizes[low] + share * (batch_sizes[high] - batch_sizes[low])
+    return concurrency
+
+
+def worth(chosen: Mapping[int, Estimate], other: Curve) -> float | None:
+    """Geometric mean of chosen over other, at the concurrencies that both have; `None` without any."""
+    logs = [math.log(chosen[c].mean / other[c].mean) for c in chosen if c in other]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def advise(
+    curves: Mapping[str, Curve],
+    depths: Mapping[str, int],
+    *,
+    steerable: Sequence[str],
+    batch_sizes: Mapping[int, float],
+) -> Advice:
+    """Draw the conclusion.
+
+    `curves` holds every arm; `depths` those that hold one depth (0: no speculation), on any server;
+    `steerable` those of `depths` that one governed server can switch between.
+    """
+    held = {label: curve for label, curve in curves.items() if label in depths and curve}
+    mine = {label: curve for label, curve in held.items() if label in steerable}
+    levels = sorted({c for curve in held.values() for c in curve})
+    best = {c: arm for c in levels if (arm := best_arm(held, depths, c)) is not None}
+    table = schedule(mine, depths, batch_sizes) if mine else ()
+    chosen = {c: mine[arm][c] for c in levels if (arm := best_arm(mine, depths, c)) is not None}
+    gains = {label: worth(chosen, curve) for label, curve in curves.items()}
+    return Advice(
+        best=best,
+        crossovers=_off_crossovers(held, depths),
+        schedule=table,
+        worth={label: gain for label, gain in gains.items() if gain is not None},
+    )
+
+
+def _off_crossovers(held: Mapping[str, Curve], depths: Mapping[str, int]) -> tuple[Crossover, ...]:
+    on = {label: curve for label, curve in held.items() if depths[label]}
+    off = {label: curve for label, curve in held.items() if not depths[label]}
+    if not on or not off:
+        return ()
+    return crossovers("speculation", envelope(on), "no speculation", envelope(off))

@@ -1,0 +1,238 @@
+"""Windows of every target at every concurrency, interleaved in time.
+
+Round by round the order of servers, and of arms on a server, is reversed (A B B A ...), so that drift of the
+machine (clocks, temperature, a neighbour) falls on all alike.  While one server is measured the others are
+idle, since they may share a GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from controller.bench.arms import BenchArm
+from controller.bench.cells import CellCount, difference
+from controller.bench.engine import EngineRefusedError, arms_in_use
+from controller.bench.load import LoopLag
+from controller.bench.prompts import PromptSource
+from controller.bench.records import RequestRecord, WindowStats, window_stats
+from controller.bench.target import ServerUnderTest, Target, until_flowing
+
+LEASE_MARGIN_S = 60.0
+MAX_LEASE_S = 3600.0
+_SAMPLE_EVERY_S = 0.25
+Govern = Callable[[ServerUnderTest, BenchArm], AbstractAsyncContextManager[None]]
+"""Runs a sidecar with the arm's policy on a server while the context lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long what takes, in seconds."""
+
+    window_s: float = 5.0
+    settle_s: float = 1.0
+    """Between an arm seen in use and its window."""
+    ramp_limit_s: float = 30.0
+    """At most so long until nearly every client has its first token."""
+    warm_up_s: float = 5.0
+    """Load at the highest concurrency on every server before anything is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One measurement of one target."""
+
+    label: str
+    server: str
+    arm: str
+    concurrency: int | None
+    """Closed-loop clients; `None` in an open loop."""
+    round: int
+    phase: str | None
+    from_s: float
+    to_s: float
+    stats: WindowStats
+    engine_tok_s: float | None
+    """By the hook's own counters; `None` without the hook."""
+    cells: tuple[CellCount, ...]
+    client_lag_s: float | None
+    """The longest that the load generator itself was late: above a few hundredths it measures itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class DepthSample:
+    """What telemetry showed at a moment."""
+
+    at_s: float
+    label: str
+    depth: int | None
+    gear: str | None
+    batch_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A target that could not be measured, and why."""
+
+    label: str
+    concurrency: int | None
+    message: str
+
+
+class Campaign:
+    """Measures; `windows`, `depths` and `failures` grow while it runs."""
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        *,
+        source: PromptSource,
+        timing: Timing,
+        stream_every: int,
+        seed: int,
+        clock: Callable[[], float],
+        govern: Govern,
+        on_window: Callable[[Window | Failure], None] = lambda _: None,
+    ) -> None:
+        self.windows: list[Window] = []
+        self.depths: list[DepthSample] = []
+        self.failures: list[Failure] = []
+        self.targets = targets
+        self.source = source
+        self.timing = timing
+        self.stream_every = stream_every
+        self.rng = random.Random(seed)  # noqa: S311 - load, not secrets
+        self.clock = clock
+        self._govern = govern
+        self._on_window = on_window
+        self._lag = LoopLag(clock)
+
+    async def sweep(self, concurrencies: Sequence[int], rounds: int) -> None:
+        """Every target at every concurrency, `rounds` times, alternated."""
+        async with self.watching():
+            for server in self.servers():
+                await self._warm_up(server, max(concurrencies))
+            for concurrency, number in itertools.product(concurrencies, range(rounds)):
+                for group in ordered(self.targets, number):
+                    await self._visit(group, concurrency, number)
+
+    def watching(self) -> AbstractAsyncContextManager[LoopLag]:
+        """Watch the load generator's own lateness while the block runs."""
+        return self._lag.watching()
+
+    async def measure(
+        self,
+        target: Target,
+        records: list[RequestRecord],
+        work: Awaitable[object],
+        *,
+        stream_share: float = 1.0,
+        **notes: Any,
+    ) -> Window:
+        """One window on whatever load is there now, from now until `work` (say, a sleep) is done."""
+        control = target.server.control
+        before = await control.state() if control else None
+        from_s = self.clock()
+        async with self._sampling(target):
+            await work
+        to_s = self.clock()
+        after = await control.state() if control else None
+        # both counts were read just before their answers arrived
+        counted_s = self.clock() - from_s
+        cells = difference(before, after) if before and after else ()
+        window = Window(
+            label=target.label,
+            server=target.server.name,
+            arm=target.arm.label,
+            from_s=from_s,
+            to_s=to_s,
+            stats=window_stats(records, from_s, to_s, stream_share=stream_share),
+            engine_tok_s=sum(c.tokens for c in cells) / counted_s if cells else None,
+            cells=cells,
+            client_lag_s=self._lag.worst_s(from_s, to_s),
+            **{"concurrency": None, "round": 0, "phase": None, **notes},
+        )
+        self.windows.append(window)
+        self._on_window(window)
+        return window
+
+    def fail(self, label: str, concurrency: int | None, problem: Exception) -> None:
+        """Note that a target could not be measured."""
+        failure = Failure(label, concurrency, str(problem))
+        self.failures.append(failure)
+        self._on_window(failure)
+
+    @asynccontextmanager
+    async def in_force(self, target: Target, seconds: float) -> AsyncIterator[None]:
+        """The arm is in force while the block runs, which may take `seconds`.
+
+        A policy's sidecar hands back at the end; a fixed arm's lease would run out a minute later.
+        """
+        if target.arm.policy is not None:
+            async with self._govern(target.server, target.arm):
+                yield
+            return
+        await target.apply(min(MAX_LEASE_S, seconds + LEASE_MARGIN_S))
+        yield
+
+    def servers(self) -> list[ServerUnderTest]:
+        """Every server once."""
+        return [group[0].server for group in ordered(self.targets, 0)]
+
+    async def _warm_up(self, server: ServerUnderTest, concurrency: int) -> None:
+        if self.timing.warm_up_s <= 0:
+            return
+        loop = server.begin(self.source, self.rng, self.stream_every)
+        await loop.scale(concurrency)
+        await asyncio.sleep(self.timing.warm_up_s)
+        await server.end()
+
+    async def _visit(self, group: Sequence[Target], concurrency: int, number: int) -> None:
+        server = group[0].server
+        loop = server.begin(self.source, self.rng, self.stream_every)
+        await loop.scale(concurrency)
+        await until_flowing(loop, self.clock, self.timing.ramp_limit_s)
+        for target in group:
+            try:
+                async with self.in_force(target, self.timing.settle_s + self.timing.window_s):
+                    await target.confirm()
+                    await asyncio.sleep(self.timing.settle_s)
+                    window = asyncio.sleep(self.timing.window_s)
+                    notes = {"concurrency": concurrency, "round": number}
+                    await self.measure(target, loop.records, window, stream_share=loop.stream_share, **notes)
+            except EngineRefusedError as problem:
+                self.fail(target.label, concurrency, problem)
+        await server.end()
+
+    @asynccontextmanager
+    async def _sampling(self, target: Target) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._sample(target), name="depth-samples")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _sample(self, target: Target) -> None:
+        control = target.server.control
+        while control is not None:
+            state: Mapping[str, Any] = await control.state() or {}
+            at_s = self.clock()
+            sizes = [rank.get("batch_size") for rank in state.get("telemetry") or []]
+            for (depth, gear), size in zip(arms_in_use(state), sizes, strict=True):
+                self.depths.append(DepthSample(at_s, target.label, depth, gear, size))
+            await asyncio.sleep(_SAMPLE_EVERY_S)
+
+
+def ordered(targets: Sequence[Target], number: int) -> list[list[Target]]:
+    """Targets by server, in this round's order: reversed, servers and arms alike, in every other round."""
+    groups: dict[int, list[Target]] = {}
+    for target in targets:
+        groups.setdefault(id(target.server), []).append(target)
+    order = -1 if number % 2 else 1
+    return [group[::order] for group in list(groups.values())[::order]]

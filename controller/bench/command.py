@@ -1,0 +1,320 @@
+"""What `specgov bench` does: connect, measure with a progress bar, print, write files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from controller.bench import courses, report
+from controller.bench.arms import AS_IS, BenchArm, arm_of, parse_arm
+from controller.bench.campaign import Campaign, Failure, Timing, Window
+from controller.bench.client import Client, Dialect
+from controller.bench.cost_profile import cost_profile
+from controller.bench.engine import EngineControl, EngineRefusedError
+from controller.bench.govern import Governor
+from controller.bench.outcome import Outcome, to_json
+from controller.bench.plots import write_plots
+from controller.bench.prompts import (
+    Coding,
+    Encyclopedic,
+    PromptSource,
+    RandomTokens,
+    of_length,
+    parse_sharegpt,
+)
+from controller.bench.scenario import InvalidScenarioError, Phase, parse_scenario
+from controller.bench.target import ServerUnderTest, Target
+from controller.errors import SpecgovError
+from controller.simulation.arrivals import InvalidArrivalsError, describe_bad_rows, read_arrivals
+from policies.types import Gear
+
+REQUEST_TIMEOUT_S = 600.0
+
+
+class BenchError(SpecgovError):
+    """Something that was asked for cannot be had: a file, an arm, a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchRequest:
+    """The options of the command."""
+
+    engine: str
+    arms: tuple[str, ...]
+    """Empty: every fixed arm that the server can run, or as-is where it cannot be steered."""
+    beside: tuple[tuple[str, str], ...]
+    """(name, URL) of servers measured as they are."""
+    plain: tuple[str, ...]
+    """Names of those that run without speculation."""
+    concurrencies: tuple[int, ...]
+    rounds: int
+    timing: Timing
+    prompts: str
+    arrivals: Path | None
+    rate_scale: float
+    scenario: Path | None
+    dialect: Dialect
+    model: str | None
+    stream_every: int
+    seed: int
+    output: Path
+    config: Path | None
+    api_key_file: Path | None
+    admin_api_key_file: Path | None
+    as_json: bool
+
+
+def run(request: BenchRequest, console: Console) -> Outcome:
+    """Measure, print, write; raises `BenchError`."""
+    request.output.mkdir(parents=True, exist_ok=True)
+    source_of = _sources(request.prompts)
+    try:
+        outcome = asyncio.run(_measure(request, source_of, console))
+    except httpx.HTTPError as problem:
+        raise BenchError(f"{type(problem).__name__} at {request.engine}: {problem}") from None
+    except EngineRefusedError as problem:
+        raise BenchError(str(problem)) from None
+    _write(outcome, request.output, console)
+    if not request.as_json:
+        _show(outcome, console)
+    return outcome
+
+
+class _Sources:
+    """Prompt sources by name, each read once."""
+
+    def __init__(self, default: str) -> None:
+        self._default = default
+        self._known: dict[str, PromptSource] = {
+            "encyclopedic": Encyclopedic(),
+            "coding": Coding(),
+            "tokens": RandomTokens(),
+        }
+
+    def __call__(self, name: str | None) -> PromptSource:
+        name = name or self._default
+        if name not in self._known:
+            try:
+                self._known[name] = parse_sharegpt(Path(name).read_text(encoding="utf-8"))
+            except OSError as problem:
+                known = ", ".join(self._known)
+                rule = f"must be one of {known}, or a readable ShareGPT file"
+                raise BenchError(f"prompts {rule}, got {name!r}: {problem.strerror}") from None
+            except ValueError as problem:
+                raise BenchError(f"{name}: {problem}") from None
+        return self._known[name]
+
+
+def _sources(default: str) -> _Sources:
+    sources = _Sources(default)
+    sources(None)
+    return sources
+
+
+async def _measure(request: BenchRequest, source_of: _Sources, console: Console) -> Outcome:
+    async with AsyncExitStack() as stack:
+        engine = await _server("engine", request.engine, request, stack)
+        state = await engine.control.state() if engine.control else None
+        targets = [Target(engine, arm) for arm in _arms(request.arms, state)]
+        if not state:
+            engine.control = None
+        for name, url in request.beside:
+            targets.append(Target(await _server(name, url, request, stack), BenchArm(AS_IS)))
+        campaign = await _run(request, targets, source_of, stack, console)
+        if state:
+            await _hand_back(engine)
+        about = _about(request, state, [t.label for t in targets])
+        return Outcome(about, campaign.windows, campaign.depths, campaign.failures, plain=request.plain)
+
+
+async def _run(
+    request: BenchRequest, targets: list[Target], source_of: _Sources, stack: AsyncExitStack, console: Console
+) -> Campaign:
+    progress = stack.enter_context(_progress(console))
+    task = progress.add_task("starting", total=None)
+
+    def done(result: Window | Failure) -> None:
+        progress.update(task, advance=1, description=_line(result))
+
+    campaign = Campaign(
+        targets,
+        source=source_of(None),
+        timing=request.timing,
+        stream_every=request.stream_every,
+        seed=request.seed,
+        clock=time.monotonic,
+        govern=Governor(request.output, request.config, request.api_key_file, request.admin_api_key_file),
+        on_window=done,
+    )
+    if request.scenario is not None:
+        phases = _phases(request.scenario)
+        progress.update(task, total=len(targets) * request.rounds * len(phases))
+        await courses.run_scenario(campaign, phases, source_of, request.rounds)
+    elif request.arrivals is not None:
+        progress.update(task, total=len(targets) * request.rounds)
+        await courses.run_trace(campaign, _arrivals(request, console), request.rounds)
+    else:
+        progress.update(task, total=len(targets) * request.rounds * len(request.concurrencies))
+        await campaign.sweep(request.concurrencies, request.rounds)
+    return campaign
+
+
+async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitStack) -> ServerUnderTest:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    timeout = httpx.Timeout(REQUEST_TIMEOUT_S, connect=5.0)
+
+    def http(key_file: Path | None) -> httpx.AsyncClient:
+        headers = _authorization(key_file)
+        return httpx.AsyncClient(
+            base_url=url, timeout=timeout, limits=limits, headers=headers, trust_env=False
+        )
+
+    load = await stack.enter_async_context(http(request.api_key_file))
+    control = await stack.enter_async_context(http(request.admin_api_key_file or request.api_key_file))
+    model = request.model or (await _served_model(load) if request.dialect is Dialect.OPENAI else None)
+    client = Client(load, time.monotonic, request.dialect, model)
+    return ServerUnderTest(name, client, EngineControl(control, time.monotonic))
+
+
+async def _served_model(http: httpx.AsyncClient) -> str:
+    answer = await http.get("/v1/models")
+    try:
+        return str(answer.json()["data"][0]["id"])
+    except (ValueError, LookupError, TypeError):
+        raise BenchError(f"/v1/models of {http.base_url} names no model; give --model") from None
+
+
+def _authorization(key_file: Path | None) -> dict[str, str]:
+    if key_file is None:
+        return {}
+    try:
+        return {"authorization": f"Bearer {key_file.read_text(encoding='utf-8').strip()}"}
+    except OSError as problem:
+        raise BenchError(f"{key_file} must be a readable key file: {problem.strerror}") from None
+
+
+def _arms(wanted: Sequence[str], state: dict[str, Any] | None) -> list[BenchArm]:
+    try:
+        arms = [parse_arm(text) for text in wanted]
+    except ValueError as problem:
+        raise BenchError(str(problem)) from None
+    steered = [arm.label for arm in arms if arm.label != AS_IS]
+    if state is None or not state.get("controllable"):
+        if steered:
+            why = (state or {}).get("reason") or "it has no /speculation (the plugin is not installed)"
+            raise BenchError(f"arms {', '.join(steered)} need a server that can be steered: {why}")
+        return arms or [BenchArm(AS_IS)]
+    built = [d for d in state["built_depths"] if d > 0]
+    gears = state.get("gears", []) if 0 in state["built_depths"] else []
+    for arm in arms:
+        if arm.fixed is not None and arm.fixed.depth and arm.fixed.depth not in built:
+            raise BenchError(f"{arm.label} must be a built depth ({', '.join(map(str, built))})")
+    return arms or [
+        *(arm_of(0, Gear(g)) for g in gears if g != Gear.FROZEN),
+        *(arm_of(d, Gear.ON) for d in built),
+    ]
+
+
+async def _hand_back(engine: ServerUnderTest) -> None:
+    if engine.control is not None:
+        await engine.control.release()
+
+
+def _phases(path: Path) -> tuple[Phase, ...]:
+    try:
+        return parse_scenario(path.read_text(encoding="utf-8"))
+    except (OSError, InvalidScenarioError) as problem:
+        raise BenchError(f"{path}: {problem}") from None
+
+
+def _arrivals(request: BenchRequest, console: Console) -> courses.Arrivals:
+    assert request.arrivals is not None  # noqa: S101 - for the type checker; the caller has looked
+    try:
+        trace = read_arrivals(request.arrivals).scaled(request.rate_scale)
+    except (OSError, InvalidArrivalsError) as problem:
+        raise BenchError(str(problem)) from None
+    if trace.bad_rows:
+        console.print(f"{request.arrivals}: {describe_bad_rows(trace)}", style="yellow")
+    rng = random.Random(request.seed)  # noqa: S311 - load, not secrets
+    as_text = request.prompts != "tokens"
+    return [
+        (a.arrival_s, of_length(a.prompt_tokens, a.output_tokens, rng, as_text=as_text))
+        for a in trace.arrivals
+    ]
+
+
+def _about(request: BenchRequest, state: dict[str, Any] | None, labels: list[str]) -> dict[str, Any]:
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "engine": request.engine,
+        "beside": dict(request.beside),
+        "targets": labels,
+        "sglang_version": (state or {}).get("sglang_version"),
+        "plain_decode": (state or {}).get("plain_decode"),
+        "model": request.model,
+        "prompts": request.prompts,
+        "rounds": request.rounds,
+        "window_s": request.timing.window_s,
+        "settle_s": request.timing.settle_s,
+        "stream_every": request.stream_every,
+        "seed": request.seed,
+    }
+
+
+def _write(outcome: Outcome, folder: Path, console: Console) -> None:
+    (folder / "results.json").write_text(json.dumps(to_json(outcome), indent=1) + "\n", encoding="utf-8")
+    written = ["results.json"]
+    profile = cost_profile(outcome, folder.name)
+    if profile is not None:
+        (folder / "profile.json").write_text(json.dumps(profile, indent=1) + "\n", encoding="utf-8")
+        written.append("profile.json")
+    try:
+        written += [path.name for path in write_plots(outcome, folder)]
+    except ImportError:
+        console.print("no plots: pip install 'specgov[plot]'", style="yellow")
+    console.print(f"written to {folder}: {', '.join(written)}")
+
+
+def _show(outcome: Outcome, console: Console) -> None:
+    if any(w.phase is not None for w in outcome.windows):
+        console.print(report.phase_table(outcome))
+    elif outcome.windows:
+        console.print(report.throughput_table(outcome))
+    if outcome.windows:
+        console.print(report.latency_table(outcome))
+    advice = outcome.advice()
+    for sentence in report.sentences(advice) if advice else ():
+        console.print(sentence)
+    for warning in report.warnings(outcome):
+        console.print(warning, style="yellow", markup=False)
+
+
+def _progress(console: Console) -> Progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, TextColumn("{task.description}"), console=console)
+
+
+def _line(result: Window | Failure) -> str:
+    at = "" if result.concurrency is None else f" C={result.concurrency}"
+    if isinstance(result, Failure):
+        return f"{result.label}{at}: failed"
+    return f"{result.label}{at}: {result.stats.output_tok_s:.0f} tok/s"

@@ -1,0 +1,90 @@
+"""The other kinds of load: a scenario of phases, an arrival trace; each arm lives through the whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from controller.bench.campaign import Campaign, ordered
+from controller.bench.engine import EngineRefusedError
+from controller.bench.load import OpenLoop
+from controller.bench.prompts import Prompt, PromptSource
+from controller.bench.scenario import Phase
+from controller.bench.target import Target, until_flowing
+
+Arrivals = Sequence[tuple[float, Prompt]]
+
+
+async def run_scenario(
+    campaign: Campaign, phases: Sequence[Phase], source_of: Callable[[str | None], PromptSource], rounds: int
+) -> None:
+    """Every target through all phases, `rounds` times in alternated order; one window a phase."""
+    async with campaign.watching():
+        for number in range(rounds):
+            for group in ordered(campaign.targets, number):
+                for target in group:
+                    try:
+                        await _phases(campaign, target, phases, source_of, number)
+                    except EngineRefusedError as problem:
+                        campaign.fail(target.label, None, problem)
+                    finally:
+                        await target.server.end()
+
+
+async def _phases(
+    campaign: Campaign,
+    target: Target,
+    phases: Sequence[Phase],
+    source_of: Callable[[str | None], PromptSource],
+    number: int,
+) -> None:
+    loop = target.server.begin(source_of(phases[0].prompts), campaign.rng, campaign.stream_every)
+    await loop.scale(phases[0].concurrency)
+    await until_flowing(loop, campaign.clock, campaign.timing.ramp_limit_s)
+    async with campaign.in_force(target, sum(phase.seconds for phase in phases)):
+        await target.confirm()
+        for phase in phases:
+            if phase.state:
+                await target.server.set_state(phase.state)
+            loop.use(source_of(phase.prompts))
+            await loop.scale(phase.concurrency)
+            share = loop.stream_share
+            notes = {"concurrency": phase.concurrency, "phase": phase.name, "round": number}
+            await campaign.measure(
+                target, loop.records, asyncio.sleep(phase.seconds), stream_share=share, **notes
+            )
+
+
+async def run_trace(campaign: Campaign, arrivals: Arrivals, rounds: int) -> None:
+    """Every target through the trace, `rounds` times in alternated order; one window for the whole."""
+    if not arrivals:
+        raise ValueError("arrivals must hold at least one request, got none")
+    async with campaign.watching():
+        for number in range(rounds):
+            for group in ordered(campaign.targets, number):
+                for target in group:
+                    await _trace(campaign, target, arrivals, number)
+
+
+async def _trace(campaign: Campaign, target: Target, arrivals: Arrivals, number: int) -> None:
+    load = OpenLoop(target.server.client)
+    try:
+        async with campaign.in_force(target, arrivals[-1][0]):
+            work = _confirmed(load, target, arrivals)
+            await campaign.measure(target, load.records, work, phase="trace", round=number)
+    except EngineRefusedError as problem:
+        campaign.fail(target.label, None, problem)
+    finally:
+        await target.server.end()
+
+
+async def _confirmed(load: OpenLoop, target: Target, arrivals: Arrivals) -> None:
+    """Send the trace; raises `EngineRefusedError` when the arm is not in use once requests are running."""
+    running = asyncio.create_task(load.run(arrivals), name="open loop")
+    try:
+        await asyncio.sleep(arrivals[0][0])
+        await target.confirm()
+        await running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

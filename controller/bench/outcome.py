@@ -1,0 +1,117 @@
+"""What a benchmark found, as one record: JSON both ways, and the figures drawn from its windows.  Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from controller.bench.advice import Advice, advise
+from controller.bench.arms import parse_arm
+from controller.bench.campaign import DepthSample, Failure, Window
+from controller.bench.cells import CellCount, merge
+from controller.bench.records import WindowStats
+from controller.bench.statistics import Estimate, estimate
+
+SCHEMA = 1
+LATE_S = 0.05
+"""A load generator that was later than this measured itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything that was measured."""
+
+    about: Mapping[str, Any]
+    """When, of what, with which options."""
+    windows: Sequence[Window]
+    depths: Sequence[DepthSample] = ()
+    failures: Sequence[Failure] = ()
+    plain: Sequence[str] = field(default=())
+    """Labels of servers known to run without speculation."""
+
+    def labels(self) -> list[str]:
+        """Every target, in the order first seen."""
+        return list(dict.fromkeys(w.label for w in self.windows))
+
+    def estimates(self, value: Callable[[Window], float | None]) -> dict[str, dict[int, Estimate]]:
+        """Mean and interval of `value` by label and concurrency; windows without it are left out."""
+        values: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for window in self.windows:
+            found = value(window)
+            if window.concurrency is not None and window.phase is None and found is not None:
+                values[window.label, window.concurrency].append(found)
+        out: dict[str, dict[int, Estimate]] = {label: {} for label in self.labels()}
+        for (label, concurrency), each in values.items():
+            out[label][concurrency] = estimate(each)
+        return out
+
+    def throughput(self) -> dict[str, dict[int, Estimate]]:
+        """Output tokens per second as the clients saw them; windows in which nothing came are left out."""
+        return self.estimates(lambda w: w.stats.output_tok_s or None)
+
+    def held_depths(self) -> dict[str, int]:
+        """Depth of the labels that hold one: fixed arms, and servers known to be plain (0)."""
+        fixed = {w.label: arm.depth for w in self.windows if (arm := parse_arm(w.arm).fixed) is not None}
+        return {**dict.fromkeys(self.plain, 0), **fixed}
+
+    def cells(self, label: str, concurrency: int | None = None) -> tuple[CellCount, ...]:
+        """The hook's counts of one target, of all its windows or those of one concurrency."""
+        mine = (w for w in self.windows if w.label == label and concurrency in (None, w.concurrency))
+        return merge(cell for window in mine for cell in window.cells)
+
+    def batch_sizes(self) -> dict[int, float]:
+        """Mean batch size that each concurrency made, by the hook; the concurrency itself where unknown."""
+        out: dict[int, float] = {}
+        for concurrency in sorted({w.concurrency for w in self.windows if w.concurrency is not None}):
+            cells = [c for label in self.labels() for c in self.cells(label, concurrency)]
+            steps = sum(c.steps for c in cells)
+            out[concurrency] = sum(c.request_steps for c in cells) / steps if steps else float(concurrency)
+        return out
+
+    def advice(self) -> Advice | None:
+        """The conclusion; `None` without a closed loop of arms that hold a depth."""
+        held = self.held_depths()
+        steerable = [label for label in held if label not in self.plain]
+        curves = {label: curve for label, curve in self.throughput().items() if curve}
+        if not any(label in held for label in curves):
+            return None
+        return advise(curves, held, steerable=steerable, batch_sizes=self.batch_sizes())
+
+    def late(self) -> list[Window]:
+        """Windows in which the load generator could not keep up."""
+        return [w for w in self.windows if (w.client_lag_s or 0) > LATE_S]
+
+
+def to_json(outcome: Outcome) -> dict[str, Any]:
+    """The JSON form."""
+    advice = outcome.advice()
+    return {
+        "schema": SCHEMA,
+        "about": dict(outcome.about),
+        "plain": list(outcome.plain),
+        "windows": [asdict(w) for w in outcome.windows],
+        "depths": [asdict(d) for d in outcome.depths],
+        "failures": [asdict(f) for f in outcome.failures],
+        "advice": None if advice is None else asdict(advice),
+    }
+
+
+def from_json(data: Mapping[str, Any]) -> Outcome:
+    """An outcome read back; raises `ValueError` for another schema.  The advice is drawn anew."""
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"schema must be {SCHEMA}, got {data.get('schema')!r}")
+    windows = [
+        Window(
+            **{**w, "stats": WindowStats(**w["stats"]), "cells": tuple(CellCount(**c) for c in w["cells"])}
+        )
+        for w in data["windows"]
+    ]
+    return Outcome(
+        about=data["about"],
+        windows=windows,
+        depths=[DepthSample(**d) for d in data["depths"]],
+        failures=[Failure(**f) for f in data["failures"]],
+        plain=tuple(data["plain"]),
+    )

@@ -1,0 +1,96 @@
+"""A server under test and what is measured on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import httpx
+
+from controller.bench.arms import AS_IS, BenchArm
+from controller.bench.client import Client
+from controller.bench.engine import EngineControl, EngineRefusedError
+from controller.bench.load import ClosedLoop
+from controller.bench.prompts import PromptSource
+
+CONFIRM_WITHIN_S = 10.0
+_POLL_S = 0.02
+_FLOWING_SHARE = 0.95
+
+
+@dataclass(slots=True)
+class ServerUnderTest:
+    """One server: where requests go, and how it is steered (`None`: it cannot be)."""
+
+    name: str
+    client: Client
+    control: EngineControl | None = None
+    loop: ClosedLoop | None = field(default=None, init=False)
+
+    def begin(self, source: PromptSource, rng: random.Random, stream_every: int) -> ClosedLoop:
+        """A fresh closed loop without clients yet."""
+        self.loop = ClosedLoop(self.client, source, rng, stream_every=stream_every)
+        return self.loop
+
+    async def set_state(self, values: Mapping[str, float]) -> None:
+        """POST /set_internal_state; raises `EngineRefusedError` unless every value was taken."""
+        answer = await self.client.http.post("/set_internal_state", json={"server_args": dict(values)})
+        if answer.status_code != httpx.codes.OK or "true" not in answer.text.lower():
+            raise EngineRefusedError(f"/set_internal_state refused {dict(values)}: {answer.text[:200]}")
+
+    async def end(self) -> None:
+        """Drop the load; SGLang notices closed connections late, so it is told to abort what it runs."""
+        if self.loop is not None:
+            await self.loop.cancel()
+        with contextlib.suppress(httpx.HTTPError):
+            await self.client.http.post("/abort_request", json={"rid": "", "abort_all": True})
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One column of the comparison: a server and an arm."""
+
+    server: ServerUnderTest
+    arm: BenchArm
+
+    @property
+    def label(self) -> str:
+        """The arm; for `as-is` the server's name."""
+        return self.server.name if self.arm.label == AS_IS else self.arm.label
+
+    async def apply(self, lease_s: float) -> None:
+        """Put the arm in force; policies are the caller's business.  Raises `EngineRefusedError`."""
+        control = self.server.control
+        if self.arm.label == AS_IS or self.arm.policy is not None:
+            return
+        if control is None:
+            raise EngineRefusedError(
+                f"{self.server.name} has no /speculation, so it cannot run {self.arm.label}"
+            )
+        if self.arm.fixed is None:
+            await control.release()
+            return
+        await control.apply(self.arm.fixed, lease_s=lease_s)
+
+    async def confirm(self) -> None:
+        """Wait until telemetry shows a fixed arm in use (needs load); raises `EngineRefusedError`."""
+        if self.arm.fixed is not None and self.server.control is not None:
+            await self.server.control.until_in_use(self.arm.fixed, limit_s=CONFIRM_WITHIN_S)
+
+
+async def until_flowing(loop: ClosedLoop, clock: Callable[[], float], limit_s: float) -> None:
+    """Wait until nearly every client has its first token, or `limit_s`.
+
+    Clients that do not stream show nothing before their end, so with none streaming this waits `limit_s`.
+    """
+    start_s = clock()
+    while clock() - start_s < limit_s:
+        newest = loop.newest()
+        streams = [record for record in newest if record.streamed]
+        begun = sum(bool(record.events) for record in streams)
+        if streams and begun >= _FLOWING_SHARE * len(streams):
+            return
+        await asyncio.sleep(_POLL_S)

@@ -1,0 +1,190 @@
+"""The reference pages, made from the code: `python -m controller.reference DIR` writes them.
+
+docs/settings.md from the settings tree, docs/metrics.md from `Telemetry`, docs/api.md from OpenAPI.  A test
+fails when the committed pages are not what this module makes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic import BaseModel, TypeAdapter
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from controller.benefit import Reference
+from controller.benefit_recorder import BenefitRecorder
+from controller.conditions import MEANING, Condition
+from controller.settings import Settings, strict_params
+from controller.telemetry import LABEL_VALUES, Telemetry
+from policies import registry
+from policies.guards import GuardParams
+
+NOTE = "<!-- Made by `python -m controller.reference docs`; do not edit. -->\n"
+
+
+def settings_page() -> str:
+    """docs/settings.md."""
+    lines = [
+        NOTE,
+        "# Settings\n",
+        "Sources, strongest first: flags of `specgov run` (`--set section.key=value` sets any), environment",
+        "(`SPECGOV_SECTION__KEY`; lists and tables as JSON), the TOML file given by `--config` or",
+        "`SPECGOV_CONFIG`. Unknown keys are errors. A value that is left out has its default.\n",
+        "```toml",
+        "[engine]",
+        'url = "http://127.0.0.1:30000"',
+        'admin_api_key_file = "/run/secrets/sglang-admin-key"\n',
+        "[policy]",
+        'name = "threshold"\n',
+        "[policies.threshold]",
+        "rows = [{ min_batch_size = 1, depth = 3 }, { min_batch_size = 24, depth = 1 },",
+        "        { min_batch_size = 64, depth = 0 }]",
+        "```\n",
+        "## Top level\n",
+        *_table(_top_level()),
+    ]
+    for name, field in Settings.model_fields.items():
+        rows = _section(field)
+        if rows:
+            lines += [f"\n## `[{name}]`\n", _summary(field.annotation), "", *_table(rows)]
+    for name in registry.BUILT_IN:
+        params = registry.find(name).params
+        lines += [f"\n## `[policies.{name}]`\n", _summary(params), "", *_table(_dataclass_rows(params))]
+    return "\n".join(lines) + "\n"
+
+
+def _top_level() -> Iterator[tuple[str, str, str]]:
+    for name, field in Settings.model_fields.items():
+        if not _section(field):
+            yield name, _default(field.get_default(call_default_factory=True)), field.description or ""
+
+
+def _section(field: FieldInfo) -> list[tuple[str, str, str]]:
+    kind = field.annotation
+    if kind is GuardParams:
+        return _dataclass_rows(kind)
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return []
+    return [
+        (name, _default(f.get_default(call_default_factory=True)), f.description or "")
+        for name, f in kind.model_fields.items()
+    ]
+
+
+def _dataclass_rows(params: type[Any], prefix: str = "") -> list[tuple[str, str, str]]:
+    """One row a field; fields that are dataclasses themselves become dotted rows."""
+    schema = TypeAdapter(strict_params(params)).json_schema()
+    texts = {name: entry.get("description", "") for name, entry in schema.get("properties", {}).items()}
+    rows = []
+    for f in dataclasses.fields(params):
+        default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+        if dataclasses.is_dataclass(default):
+            rows += _dataclass_rows(type(default), f"{prefix}{f.name}.")
+        else:
+            rows.append((prefix + f.name, _default(default), texts.get(f.name, "")))
+    return rows
+
+
+def _default(value: Any) -> str:
+    return "none" if value is None else json.dumps(to_jsonable_python(value))
+
+
+def _summary(kind: Any) -> str:
+    return (kind.__doc__ or "").strip().splitlines()[0]
+
+
+def _table(rows: Any) -> list[str]:
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    return [*lines, *(f"| `{name}` | `{default}` | {_cell(text)} |" for name, default, text in rows)]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    lines = [
+        NOTE,
+        "# Metrics\n",
+        "Served at `/metrics` of the sidecar. NaN, or a series that is absent, means: not known. Counters of",
+        "the engine (`specgov_engine_*`) are summed over DP ranks from the hook's telemetry and go on over",
+        "restarts of the engine.\n",
+        "| metric | type | labels | meaning |",
+        "| --- | --- | --- | --- |",
+    ]
+    benefit = BenefitRecorder(CollectorRegistry())
+    lines += map(_metric_row, [*Telemetry(CollectorRegistry()).metrics, *benefit.metrics])
+    lines += ["\n## Labels\n", "| label | values |", "| --- | --- |"]
+    labels = {**LABEL_VALUES, "against": list(map(str, Reference))}
+    lines += [f"| `{label}` | {', '.join(f'`{v}`' for v in values)} |" for label, values in labels.items()]
+    lines += ["\n## Conditions\n", "| condition | meaning | what mends it |", "| --- | --- | --- |"]
+    lines += [f"| `{c}` | {MEANING[c][0]} | {_cell(MEANING[c][1])} |" for c in Condition]
+    return "\n".join(lines) + "\n"
+
+
+def _metric_row(metric: MetricWrapperBase) -> str:
+    (family, *_) = metric.describe()
+    suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
+    labels = ", ".join(f"`{name}`" for name in metric._labelnames)  # noqa: SLF001  there is no other way
+    return f"| `{family.name}{suffix}` | {family.type} | {labels} | {_cell(family.documentation)} |"
+
+
+def api_page(openapi: dict[str, Any]) -> str:
+    """docs/api.md."""
+    lines = [
+        NOTE,
+        "# REST API\n",
+        "Also at `/docs` of a running sidecar (no internet access needed) and, for machines, at",
+        "`/openapi.json`. Where `api.token` or `api.token_file` is set, what changes something needs",
+        "`Authorization: Bearer TOKEN`; with `api.protect_reads`, reading does too. Every refusal is",
+        '`{"error": {"field": "depth", "message": "..."}}`; `field` is null when it is about no field.\n',
+        "| request | meaning | answers |",
+        "| --- | --- | --- |",
+    ]
+    for path, methods in openapi["paths"].items():
+        for method, operation in methods.items():
+            codes = ", ".join(operation["responses"])
+            lines.append(f"| `{method.upper()} {path}` | {_cell(operation['description'])} | {codes} |")
+    body = openapi["components"]["schemas"]["OverrideBody"]
+    lines += ["\n## `PUT /v1/override`\n", "| field | meaning |", "| --- | --- |"]
+    for name, entry in body["properties"].items():
+        needed = " (needed)" if name in body["required"] else ""
+        lines.append(f"| `{name}`{needed} | {_cell(entry.get('description', ''))} |")
+    lines += ["\n## `GET /v1/decisions`\n", "| parameter | meaning |", "| --- | --- |"]
+    for parameter in openapi["paths"]["/v1/decisions"]["get"]["parameters"]:
+        lines.append(f"| `{parameter['name']}` | {_cell(parameter.get('description', ''))} |")
+    return "\n".join(lines) + "\n"
+
+
+def openapi() -> dict[str, Any]:
+    """The API's description, from an app that is never served."""
+    from controller.wiring import assemble  # noqa: PLC0415  the pages above do without
+
+    settings = Settings.model_validate({"store": {"path": ":memory:"}})
+    assembly = assemble(settings)
+    assembly.store.close()
+    return assembly.app.openapi()
+
+
+def pages() -> dict[str, str]:
+    """File name and text of each page."""
+    return {"settings.md": settings_page(), "metrics.md": metrics_page(), "api.md": api_page(openapi())}
+
+
+def main() -> None:
+    """Write the pages into the folder given."""
+    for name, text in pages().items():
+        (Path(sys.argv[1]) / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

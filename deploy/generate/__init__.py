@@ -1,0 +1,1 @@
+"""Makes alert rules and dashboards: `python -m deploy.generate`.  Never edit those by hand."""

@@ -1,0 +1,75 @@
+"""Has what was learned stopped being true?  A two-sided CUSUM over a long baseline.
+
+Each tick hands in one residual in standard deviations (what was seen minus what the long-run
+estimate predicted).  The sums
+
+    up_t   = max(0, up_{t-1}   + z_t - allowance)
+    down_t = max(0, down_{t-1} - z_t - allowance)
+
+stay near zero while the estimate holds, and grow by about (shift - allowance) a tick when it does not;
+passing `threshold` is an alarm (Page, "Continuous inspection schemes", Biometrika 41, 1954).  One tick
+counts for at most `clip` deviations, so that a single absurd reading never raises an alarm.
+With allowance 0.5 and threshold 12 an alarm by pure chance takes of the order of exp(2*0.5*12), 160
+thousand, ticks (Siegmund's approximation for Gaussian residuals).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class DriftParams:
+    """Sensitivity, in standard deviations of one tick's residual."""
+
+    allowance: float = 0.5
+    """Shifts below this are not drift."""
+    threshold: float = 12.0
+    """Accumulated excess that raises the alarm."""
+    clip: float = 5.0
+    """One tick counts for at most this much, either way."""
+
+
+@dataclass(slots=True)
+class Cusum:
+    """The two running sums."""
+
+    params: DriftParams = field(default_factory=DriftParams)
+    up: float = 0.0
+    down: float = 0.0
+
+    def update(self, z: float) -> bool:
+        """Take one residual; `True` when it raises the alarm (the sums then start again)."""
+        z = max(-self.params.clip, min(self.params.clip, z))
+        self.up = max(0.0, self.up + z - self.params.allowance)
+        self.down = max(0.0, self.down - z - self.params.allowance)
+        if max(self.up, self.down) <= self.params.threshold:
+            return False
+        self.reset()
+        return True
+
+    def reset(self) -> None:
+        """Forget the sums."""
+        self.up = self.down = 0.0
+
+
+@dataclass(slots=True)
+class ChangeRate:
+    """How often the world changes: alarms per second, learned (gamma prior, Poisson arrivals)."""
+
+    alarms: float = 1.0
+    watched_s: float = 1800.0
+    """The prior: as if one change had been seen in half an hour."""
+
+    def watch(self, seconds: float) -> None:
+        """`seconds` more went by in which a change would have been seen."""
+        self.watched_s += seconds
+
+    def alarm(self) -> None:
+        """A change was seen."""
+        self.alarms += 1.0
+
+    @property
+    def per_s(self) -> float:
+        """Expected changes per second."""
+        return self.alarms / self.watched_s

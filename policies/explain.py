@@ -1,0 +1,71 @@
+"""The numbers behind a choice, for a person: JSON-ready, units in the keys."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from policies.surface import SIZES, Indices, Models, Outlook, size_index
+from policies.types import Forecast
+
+
+def explain(outlook: Outlook, models: Models, chosen: Indices, batch: float) -> dict[str, Any]:
+    """What is expected at the present batch size, of the chosen arm and the best of the others."""
+    g = size_index(batch)
+    best = int(chosen[g])
+    others = [a for a in np.argsort(-outlook.log_rate[g]) if a != best and outlook.known[a]]
+    p, variance = models.survival.conditional(outlook.yields.gradient.shape[1])
+    return {
+        "batch_size": batch,
+        "chosen": _arm(outlook, g, best, batch),
+        "runner_up": _arm(outlook, g, int(others[0]), batch) if others else None,
+        "acceptance_by_position": [round(float(x), 4) for x in p],
+        "acceptance_se": [round(float(x) ** 0.5, 4) for x in variance],
+        "context_tokens_per_request": round(models.cost.context, 1),
+        "loss_per_rise_from_cold_s": round(models.ledger.loss_s(models.load.step_s), 4),
+        "unknown_arms": [
+            str(arm) for arm, known in zip(outlook.arms, outlook.known, strict=True) if not known
+        ],
+        "acceptance_alarms": models.survival.alarms,
+        "step_time_alarms": models.cost.alarms,
+        "acceptance_changes_per_hour": round(3600 * models.survival.changes.per_s, 3),
+    }
+
+
+def _arm(outlook: Outlook, g: int, a: int, batch: float) -> dict[str, Any]:
+    rate = batch * math.exp(float(outlook.log_rate[g, a]))
+    return {
+        "arm": str(outlook.arms[a]),
+        "predicted_tok_s": round(rate, 3),
+        "se_tok_s": round(rate * float(outlook.own_error[g, a]), 3),
+        "tokens_per_step": round(math.exp(float(outlook.yields.log_tokens[a])), 4),
+    }
+
+
+def forecast(outlook: Outlook) -> tuple[Forecast, ...]:
+    """What is expected of every arm that was ever timed, at every size of the grid."""
+    found = []
+    for a, arm in enumerate(outlook.arms):
+        for g, size in enumerate(SIZES):
+            if outlook.known[a]:
+                rate = size * math.exp(float(outlook.log_rate[g, a]))
+                found.append(Forecast(arm, size, rate, rate * float(outlook.own_error[g, a])))
+    return tuple(found)
+
+
+def describe(evidence: dict[str, Any], batch: float, changed: bool) -> str:
+    """One sentence."""
+    chosen, other = evidence["chosen"], evidence["runner_up"]
+    verb = "changed to" if changed else "stays at"
+    text = f"{verb} depth {chosen['arm']} at batch size {batch:g}: {_rate(chosen)}"
+    if other is not None:
+        text += f"; next best {other['arm']}: {_rate(other)}"
+    if evidence["unknown_arms"]:
+        text += f"; not measured yet: {', '.join(evidence['unknown_arms'])}"
+    return text
+
+
+def _rate(arm: dict[str, Any]) -> str:
+    return f"{arm['predicted_tok_s']:.0f} +- {arm['se_tok_s']:.0f} tok/s"

@@ -1,0 +1,275 @@
+"""What is worth trying: probes by the value of what they may teach, on a budget.
+
+Plain words: a probe runs a few decode steps with another arm.  It pays only if what it shows could change
+the schedule at batch sizes that occur, and if that change would save more time than the probe costs.
+
+The maths (knowledge gradient; Frazier, Powell & Dayanik, INFORMS J. Computing 21, 2009): arm a trails the
+arm in force by -delta with variance v; n steps would measure it with noise variance r, so the posterior
+mean will move by a Gaussian of variance s^2 = v^2 / (v + r), and the gain expected from being able
+to change is
+
+    EI = s * (phi(z) + z * Phi(z)),    z = (delta - min_gain) / s
+
+relative to the present rate.  A burst of n steps is worth  horizon * sum_g share(g) * nearness(g) * EI(g)
+seconds and costs  n * T * (1 - exp(delta))  and two switches.  v has two parts: the step time of the arm
+given that of the arm in force, and the acceptance of positions that the arm in force does not show.
+The variance of acceptance that was not seen for a while grows with the learned rate of change
+(`acceptance.py`), so an arm becomes worth another look by itself, sooner where the world changes often.
+
+Bounds: the time of all probes stays within `share` of decode time (plus a start-up loan counted in steps);
+after each probe that changed nothing the arm rests in that bucket, twice as long each time, no longer
+than the mean time between changes of acceptance divided by `looks_per_change`; a drift alarm ends all rests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from policies.step_cost import KNOTS
+from policies.types import Arm, Probe
+
+Floats = npt.NDArray[np.float64]
+FIRST = 1e6
+"""Added to the value of a probe of off that was never timed: off is where a mistake is mended."""
+
+Indices = npt.NDArray[np.intp]
+
+SAMPLES = 2.0
+"""Timed steps that a burst should bring; one that is expected to bring fewer is worth less."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeParams:
+    """How much may be spent on learning."""
+
+    share: float = 0.006
+    """Greatest share of decode time, 0..1 (0: never probe).  Below 0.01, which leaves room for the loan."""
+    loan_steps: float = 64.0
+    """Decode steps that may be spent ahead of the share after a start: 8 for each of eight arms."""
+    bursts: tuple[int, ...] = (4, 8, 16, 32, 64)
+    """Burst lengths to choose from, in decode steps, >= 4 each."""
+    rest_s: float = 5.0
+    """First rest of an arm after a probe that changed nothing, > 0."""
+    max_rest_s: float = 600.0
+    """Longest rest, >= rest_s."""
+    looks_per_change: float = 30.0
+    """A rest is never longer than the mean time between drift alarms over this, > 0."""
+    horizon_s: float = 1800.0
+    """How long a finding is expected to stay of use, > 0; less when acceptance changes more often."""
+    patience_s: float = 30.0
+    """A probe whose batch sizes do not come up for so long is dropped, > 0."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for values out of range."""
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must be within 0..1, got {self.share!r}")
+        if not self.bursts or any(n < 4 for n in self.bursts):
+            raise ValueError(f"bursts must be step counts >= 4, got {self.bursts!r}")
+        for name in ("rest_s", "looks_per_change", "horizon_s", "patience_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
+        if self.max_rest_s < self.rest_s:
+            raise ValueError(f"max_rest_s must be >= rest_s ({self.rest_s}), got {self.max_rest_s!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What the prober is told: sizes x arms unless said otherwise."""
+
+    arms: tuple[Arm, ...]
+    delta: Floats
+    """Expected log-goodput above the arm in force, <= 0 for most."""
+    cost_variance: Floats
+    """Variance of log step time, given that of the arm in force."""
+    cost_noise: Floats
+    """Relative variance of a single timed step."""
+    gradient: Floats
+    """d log E / d p_j, arms x positions."""
+    hidden: Floats
+    """1 where the arm shows a position that the arm in force does not: sizes x arms x positions."""
+    p_variance: Floats
+    """Variance of p_j, by position."""
+    p_noise: Floats
+    """Variance of p_j measured by a single step at the present batch size, by position."""
+    clean_steps: float
+    """Share of decode steps that are timed (no prefill in between), 0..1."""
+    aftermath_s: Floats
+    """Decode seconds lost after a probe because requests then draft badly, by arm."""
+    aftermath_share: Floats
+    """Share of decode time that an arm in force would cost in the same way, by arm."""
+    horizon_s: float
+    """Decode seconds that a finding will be of use."""
+    first: npt.NDArray[np.bool_]
+    """Arms that come before all others: off, while it was never timed."""
+    share: Floats
+    """Share of decode time by size, weighed down with distance from the present batch size."""
+    step_s: Floats
+    """Seconds of a step at the present batch size, by arm."""
+    here: int
+    """The size that stands for the present batch."""
+    chosen: Indices
+    """The arm in force, by size."""
+
+
+@dataclass(slots=True)
+class Rest:
+    """An arm of a bucket is not probed before `until_s`; the next rest will be `next_s`."""
+
+    until_s: float
+    next_s: float
+
+
+@dataclass(slots=True)
+class Pending:
+    """The probe that the engine was asked for."""
+
+    probe: Probe
+    bucket: int
+    arm_before: Arm
+    since_s: float
+    steps: float = 0.0
+    timed: float = 0.0
+
+
+class Prober:
+    """Chooses probes and keeps their accounts; all times are decode-policy time handed in."""
+
+    def __init__(self, params: ProbeParams | None = None) -> None:
+        self.params = params or ProbeParams()
+        self.pending: Pending | None = None
+        self.spent_s = 0.0
+        self.aftermath_s = 0.0
+        """What probes of cold are believed to have cost afterwards; bounded like `spent_s`."""
+        self.decode_s = 0.0
+        self.probes = 0
+        self._rests: dict[tuple[int, Arm], Rest] = {}
+        self._last: Probe | None = None
+
+    def reset(self) -> None:
+        """The world changed: all rests end."""
+        self._rests.clear()
+
+    def account(self, probe_s: float, decode_s: float) -> None:
+        """`probe_s` of `decode_s` seconds of decoding were probes."""
+        self.spent_s += probe_s
+        self.decode_s += decode_s
+
+    def progress(self, steps: float, timed: float, now_s: float, arm_now: Arm | None, cap_s: float) -> None:
+        """`steps` more probe steps were made, of which `timed` were clean; `cap_s` bounds the rest.
+
+        `arm_now` is the arm now chosen in the probe's bucket.
+        """
+        pending = self.pending
+        if pending is None:
+            return
+        pending.steps += steps
+        pending.timed += timed
+        if steps > 0:
+            pending.since_s = now_s
+        done = pending.steps >= pending.probe.burst_steps
+        if not done and now_s - pending.since_s < self.params.patience_s:
+            return
+        self._last, self.pending = pending.probe, None
+        key = (pending.bucket, pending.probe.arm)
+        if done and arm_now != pending.arm_before:
+            for known in [k for k in self._rests if k[0] == pending.bucket]:
+                del self._rests[known]
+            return
+        if done and pending.timed < 1:  # nothing was learned: not an answer
+            return
+        rest = self._rests.get(key, Rest(0.0, self.params.rest_s))
+        pause_s = min(rest.next_s, self.params.max_rest_s, max(self.params.rest_s, cap_s))
+        self._rests[key] = Rest(now_s + pause_s, min(2 * pause_s, self.params.max_rest_s))
+
+    def abandon(self) -> None:
+        """The engine was restarted, or must not be probed now."""
+        self.pending = None
+
+    def propose(self, prospect: Prospect, now_s: float, bucket: int) -> Probe | None:
+        """The probe to run now: the pending one, else the one of the greatest net value above 0."""
+        if self.pending is not None:
+            return self.pending.probe
+        best, best_value = None, 0.0
+        free_s = self._free_s(float(prospect.step_s.min()))
+        for n in self._bursts(prospect.clean_steps):
+            value = self._net_value(prospect, n)
+            value = np.where(prospect.first & (value > 0), value + FIRST, value)
+            value[prospect.step_s * n > free_s] = -math.inf
+            value[prospect.aftermath_s > free_s + self.spent_s - self.aftermath_s] = -math.inf
+            for a in np.argsort(-value):
+                if value[a] <= best_value:
+                    break
+                if self._may_probe(prospect, int(a), now_s, bucket):
+                    best, best_value = (int(a), n), float(value[a])
+                    break
+        if best is None:
+            self._last = None
+            return None
+        return self._start(prospect, best[0], best[1], now_s, bucket)
+
+    def _bursts(self, clean_steps: float) -> list[int]:
+        """The burst lengths that can be expected to bring enough timed steps; else the longest."""
+        enough = [n for n in self.params.bursts if (n - 1) * clean_steps >= SAMPLES]
+        return enough or [max(self.params.bursts)]
+
+    def _start(self, prospect: Prospect, a: int, n: int, now_s: float, bucket: int) -> Probe | None:
+        low = KNOTS[max(0, bucket - 1)]
+        high = KNOTS[min(len(KNOTS) - 1, bucket + 2)] - 1
+        probe = Probe(prospect.arms[a], n, n, low, max(low, high), 1)
+        if probe == self._last:  # an identical plan would count as a renewal: leave one tick between
+            self._last = None
+            return None
+        before = prospect.arms[int(prospect.chosen[prospect.here])]
+        self.pending = Pending(probe, bucket, before, now_s)
+        self.aftermath_s += float(prospect.aftermath_s[a])
+        self.probes += 1
+        return probe
+
+    def _free_s(self, step_s: float) -> float:
+        p = self.params
+        loan_s = p.loan_steps * step_s if p.share > 0 else 0.0
+        return loan_s + p.share * self.decode_s - self.spent_s
+
+    def _may_probe(self, prospect: Prospect, a: int, now_s: float, bucket: int) -> bool:
+        if a == int(prospect.chosen[prospect.here]):
+            return False
+        rest = self._rests.get((bucket, prospect.arms[a]))
+        return rest is None or now_s >= rest.until_s
+
+    def _net_value(self, prospect: Prospect, n: int) -> Floats:
+        """Seconds gained minus seconds lost, per second of a burst of `n` steps, by arm."""
+        samples = (n - 1) * prospect.clean_steps
+        timed = prospect.cost_noise / max(1.0, samples)
+        moved = prospect.cost_variance**2 / (prospect.cost_variance + timed)
+        learned = prospect.p_variance**2 / (prospect.p_variance + prospect.p_noise / n)
+        moved = moved + np.einsum("gaj,aj,j->ga", prospect.hidden, prospect.gradient**2, learned)
+        gain = expected_improvement(prospect.delta, np.sqrt(np.maximum(moved, 1e-12)))
+        delta = prospect.delta[prospect.here]
+        lost = n * prospect.step_s * np.maximum(0.02, 1.0 - np.exp(np.minimum(0.0, delta)))
+        switching = prospect.aftermath_s + prospect.step_s[prospect.chosen[prospect.here]]
+        gained = np.maximum(0.0, prospect.share @ gain - prospect.aftermath_share)
+        net = prospect.horizon_s * min(1.0, samples / SAMPLES) * gained - lost - switching
+        return np.asarray(net / (n * prospect.step_s))
+
+
+def expected_improvement(delta: Floats, sd: Floats) -> Floats:
+    """E[max(0, X)] for X ~ N(delta, sd^2)."""
+    z = np.clip(delta / sd, -8.0, 8.0)
+    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+    return np.asarray(np.maximum(0.0, sd * (density + z * normal_cdf(z))))
+
+
+def normal_cdf(z: Floats) -> Floats:
+    """Phi(z); absolute error below 3e-4 (Page, Applied Statistics 26, 1977)."""
+    return np.asarray(0.5 * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))))
+
+
+def present_share(shares: Floats, sizes: Sequence[float], batch_size: float) -> Floats:
+    """Shares of decode time, halved with every octave from the present batch size."""
+    distance = np.abs(np.log2(np.asarray(sizes) / max(1.0, batch_size)))
+    return np.asarray(shares * 2.0**-distance)

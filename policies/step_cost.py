@@ -1,0 +1,455 @@
+"""How long a decode step takes: learned on line over batch size, arm and context, with its error.
+
+Plain words: the time of a step is a curve over batch size, one curve per arm.  Where an arm was timed
+we know it; elsewhere its curve follows the curves of its neighbours (one draft more, one batch size
+up), the less surely the farther away.
+
+The maths: x[b, a] = log seconds of one step of arm a at batch size b, on the knots b of `KNOTS` (the
+telemetry buckets), straight lines over log b between them.  A Gaussian Markov random field over all
+x ties
+
+- an arm to itself along b: an increment per doubling of b has mean 0.3 and deviation 0.35 (from "no
+  dearer" to "twice as dear": between memory-bound and compute-bound decoding), wide enough for the
+  staircase of CUDA-graph batch sizes;
+- an arm to its neighbour in the order cold, warm, depth 1, 2, ...: the logarithm of the ratio of their
+  times is a stationary process along b (Ornstein-Uhlenbeck: it may drift, over 3 doublings, within its
+  deviation).  From one depth to another a step costs between nothing more (memory-bound) and as much
+  more as there are tokens to verify (compute-bound): 0.4 of the latter, give or take 0.15 per draft.  Off
+  and drafting may take different kernels: 0.1 give or take 0.5 from cold to warm, 0.05 give or take 0.2
+  from warm to depth 1;
+- levels only loosely: nothing is assumed about how fast the machine is.
+
+Logarithms make all of this relative, so no constant is tied to a machine.  Timed cells are Gaussian
+measurements of x; the posterior (Rue & Held, "Gaussian Markov Random Fields", 2005, ch. 2) is one
+linear solve, and its covariance says how surely two arms differ, shared error cancelling.
+
+Context: attention reads all cached tokens each step, so seconds grow linearly in them; the slope
+(seconds per token) is learned per arm by ridge regression on deviations within a cell.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policies.drift import Cusum, DriftParams
+from policies.soundness import finite
+from policies.types import Arm, CellDelta, Gear
+
+Floats = npt.NDArray[np.float64]
+
+KNOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""The telemetry buckets, named by their smallest batch size (docs/protocol.md)."""
+OCTAVES = np.diff(np.log2(np.array(KNOTS, dtype=np.float64)))
+
+GROWTH_PER_OCTAVE, GROWTH_SD = 0.3, 0.35
+DEPTH_SHARE, DEPTH_SD = 0.4, 0.15
+DRAFT, DRAFT_SD = 0.05, 0.2
+KERNEL, KERNEL_SD = 0.1, 0.5
+REACH_OCTAVES = 3.0
+ROUGH_CV2 = 0.1**2
+ANCHOR_S, ANCHOR_SD = 0.02, 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepCostParams:
+    """How long step times are remembered, and how far they are believed."""
+
+    memory_steps: float = 1000.0
+    """Half-life in timed steps of the same cell ..."""
+    memory_s: float = 60.0
+    """... and in seconds in which the cell was timed; both must be exceeded."""
+    floor: float = 0.005
+    """Relative error that no amount of timing removes (batches mixed in one bucket, clocks)."""
+    wander: float = 0.02
+    """Relative deviation by which an untimed cell may move in ten minutes."""
+    noise: float = 0.1
+    """Relative deviation of one step's time while unknown."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for values that are not positive."""
+        for name in ("memory_steps", "memory_s", "floor", "wander", "noise"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
+
+
+@dataclass(slots=True)
+class Cell:
+    """What is remembered of one (bucket, arm): weights are timed steps."""
+
+    weight: float = 0.0
+    mean_s: float = 0.0
+    cv2: float = 0.0
+    """Squared relative deviation of single steps."""
+    batch: float = 0.0
+    context: float = 0.0
+    """Context tokens per request."""
+    age_s: float = 0.0
+
+    def variance(self, p: StepCostParams) -> float:
+        """Relative variance of the mean, with the floor and what may have changed since."""
+        return self.cv2 / self.weight + p.floor**2 + p.wander**2 * self.age_s / 600.0
+
+
+@dataclass(slots=True)
+class Slope:
+    """Seconds per context token of one arm, by a weighted regression through the origin.
+
+    y = alpha * u, with y the relative surprise of a step and u = (context tokens more) / (step seconds).
+    """
+
+    uu: float = 0.0
+    uy: float = 0.0
+    scale: float = 0.0
+    """Mean of (all context tokens / step seconds)^2: alpha^2 * scale <= 1, since steps take > 0 s."""
+
+    def prior(self) -> float:
+        """Precision of alpha before any data: context is half of a step, give or take all of it."""
+        return 4.0 * self.scale
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One tick's clean mean step of one cell."""
+
+    steps: float
+    mean_s: float
+    cv2: float
+    batch: float
+    context: float | None
+    """Context tokens per request; `None`: not told."""
+
+
+def timing(cell: CellDelta) -> Timing | None:
+    """The clean part of a cell, else the steps after prefills at half weight; `None`: nothing was timed.
+
+    When the steps scatter so much that a stall must be among them, the mean is what it would be if all
+    the scatter came from one outlier x: with n-1 equal steps, mean - sd / sqrt(n - 1).
+    """
+    n = cell.timed_steps
+    if n < 1 or cell.timed_seconds <= 0:
+        return _rough_timing(cell)
+    mean = cell.timed_seconds / n
+    variance = max(0.0, cell.timed_seconds_sq / n - mean**2)
+    if n >= 3 and variance > (0.5 * mean) ** 2:
+        mean = max(mean / n, mean - math.sqrt(variance / (n - 1)))
+        variance = (0.1 * mean) ** 2
+    batch = cell.timed_request_steps / n
+    return Timing(n, mean, variance / mean**2, batch, cell.timed_context_tokens / n / batch)
+
+
+def context_of(seen: Timing) -> float:
+    """Context tokens per request, 0 when not told."""
+    return seen.context or 0.0
+
+
+def _rough_timing(cell: CellDelta) -> Timing | None:
+    n = cell.after_prefill_steps
+    if n < 1 or cell.after_prefill_seconds <= 0 or cell.steps < 1 or cell.request_steps < 1:
+        return None
+    return Timing(n / 2, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None)
+
+
+def bucket_index(batch_size: float) -> int:
+    """Index in `KNOTS` of the bucket that holds `batch_size`."""
+    return max(0, bisect.bisect_right(KNOTS, batch_size) - 1)
+
+
+def interpolation(batch_size: float) -> tuple[int, float]:
+    """Knot index i and weight w: log b = (1-w) log KNOTS[i] + w log KNOTS[i+1]."""
+    i = min(bucket_index(batch_size), len(KNOTS) - 2)
+    w = math.log2(max(1.0, batch_size) / KNOTS[i]) / float(OCTAVES[i])
+    return i, min(1.0, max(0.0, w))
+
+
+def prior_field(arms: Sequence[Arm]) -> tuple[Floats, Floats]:
+    """Precision matrix and shift (precision times mean) of the field over knots x arms."""
+    n, width = len(KNOTS) * len(arms), len(arms)
+    precision, shift = np.zeros((n, n)), np.zeros(n)
+
+    def tie(terms: Mapping[int, float], mean: float, sd: float) -> None:
+        row = np.zeros(n)
+        row[list(terms)] = list(terms.values())
+        precision[:] += np.outer(row, row) / sd**2
+        shift[:] += row * mean / sd**2
+
+    tie({0: 1.0}, math.log(ANCHOR_S), ANCHOR_SD)
+    for k, octaves in enumerate(map(float, OCTAVES)):
+        step = GROWTH_SD * math.sqrt(octaves)
+        tie({k * width: -1.0, (k + 1) * width: 1.0}, GROWTH_PER_OCTAVE * octaves, step)
+    for a, (one, other) in enumerate(itertools.pairwise(arms)):
+        mean, sd = ratio(one, other)
+        tie({a: -1.0, a + 1: 1.0}, mean, sd)
+        for k, octaves in enumerate(map(float, OCTAVES)):
+            here, there = k * width + a, (k + 1) * width + a
+            kept = math.exp(-octaves / REACH_OCTAVES)
+            terms = {here: kept, here + 1: -kept, there: -1.0, there + 1: 1.0}
+            tie(terms, (1 - kept) * mean, sd * math.sqrt(1 - kept**2))
+    return precision, shift
+
+
+def ratio(one: Arm, other: Arm) -> tuple[float, float]:
+    """Prior of log(step time of `other` / of `one`), neighbours in order: mean and deviation."""
+    if one.depth:
+        tokens = (other.depth + 1) / (one.depth + 1)
+        return DEPTH_SHARE * math.log(tokens), DEPTH_SD * math.sqrt(other.depth - one.depth)
+    mean, variance = 0.0, 0.0
+    if one.gear is Gear.FROZEN:
+        mean, variance = 0.0, 0.02**2
+    if one.gear is not Gear.WARM and other.gear in (Gear.WARM, Gear.ON):
+        mean, variance = mean + KERNEL, variance + KERNEL_SD**2
+    if other.depth:
+        mean += DRAFT + DEPTH_SHARE * math.log((other.depth + 1) / 2)
+        variance += DRAFT_SD**2 + DEPTH_SD**2 * (other.depth - 1)
+    return mean, math.sqrt(variance)
+
+
+_ORDER = (Gear.FROZEN, Gear.COLD, Gear.WARM, Gear.ON)
+
+
+def ordered(arms: Iterable[Arm]) -> tuple[Arm, ...]:
+    """Arms from least to most work, each beside its neighbour in the field."""
+    return tuple(sorted(set(arms), key=lambda arm: (arm.depth, _ORDER.index(arm.gear))))
+
+
+@dataclass(frozen=True, slots=True)
+class CostField:
+    """The posterior at the knots."""
+
+    arms: tuple[Arm, ...]
+    log_s: Floats
+    """Mean log seconds, knots x arms."""
+    covariance: Floats
+    """Of the arms at one knot, knots x arms x arms."""
+
+    def at(self, batch_sizes: Sequence[float]) -> tuple[Floats, Floats]:
+        """Mean log seconds (sizes x arms) and covariances (sizes x arms x arms), interpolated."""
+        where = [interpolation(b) for b in batch_sizes]
+        i = np.array([k for k, _ in where])
+        w = np.array([w for _, w in where])[:, None]
+        mean = (1 - w) * self.log_s[i] + w * self.log_s[i + 1]
+        spread = (1 - w[:, :, None]) * self.covariance[i] + w[:, :, None] * self.covariance[i + 1]
+        return mean, spread
+
+
+class StepCost:
+    """The learned step times."""
+
+    def __init__(self, params: StepCostParams | None = None, drift: DriftParams | None = None) -> None:
+        self.params = params or StepCostParams()
+        self.cells: dict[tuple[int, Arm], Cell] = {}
+        self.slopes: dict[Arm, Slope] = {}
+        self.context = 0.0
+        """Context tokens per request now (recent mean)."""
+        self.alarms = 0
+        self._drift = drift or DriftParams()
+        self._cusum: dict[Arm, Cusum] = {}
+        self._prior: tuple[tuple[Arm, ...], Floats, Floats] | None = None
+        self._field: CostField | None = None
+
+    def observe(self, cells: Iterable[CellDelta], dt_s: float) -> bool:
+        """Learn from one tick; `True` when step times left what was learned."""
+        for slope in self.slopes.values():
+            fade = 2.0 ** (-dt_s / 600.0)
+            slope.uu, slope.uy = slope.uu * fade, slope.uy * fade
+        for known in self.cells.values():
+            known.age_s += dt_s
+        timed = [(bucket_index(c.batch_bucket), c.arm, t) for c in cells if (t := timing(c)) is not None]
+        self._track_context([t for _, _, t in timed], dt_s)
+        drifted = {arm for k, arm, t in timed if self._learn(k, arm, t, dt_s)}
+        for arm in drifted:
+            self._restart(arm)
+        return bool(drifted)
+
+    def field(self, arms: Iterable[Arm]) -> CostField:
+        """The posterior over `arms` at the present context."""
+        chain = ordered(arms)
+        if self._prior is None or self._prior[0] != chain:
+            self._prior = (chain, *prior_field(chain))
+        _, precision, shift = self._prior
+        precision, shift = precision.copy(), shift.copy()
+        for (k, arm), cell in self.cells.items():
+            if arm in chain and cell.weight > 0:
+                self._measure(precision, shift, (k, chain.index(arm), len(chain)), arm, cell)
+        covariance = np.linalg.inv(precision)
+        shape = (len(KNOTS), len(chain))
+        blocks = np.einsum("kakb->kab", covariance.reshape(*shape, *shape))
+        self._field = CostField(chain, (covariance @ shift).reshape(shape), blocks)
+        return self._field
+
+    def seconds(self, cell: CellDelta) -> float:
+        """Seconds that all steps of `cell` took: by its clean intervals, else by what is remembered."""
+        seen = timing(cell)
+        if seen is not None:
+            return cell.steps * seen.mean_s
+        k = bucket_index(cell.batch_bucket)
+        known = self.cells.get((k, cell.arm))
+        if known is not None:
+            return cell.steps * known.mean_s
+        if self._field is not None and cell.arm in self._field.arms:
+            return cell.steps * math.exp(float(self._field.log_s[k, self._field.arms.index(cell.arm)]))
+        return 0.0
+
+    def noise(self, arm: Arm, bucket: int) -> float:
+        """Squared relative deviation of a single step of `arm`."""
+        known = self.cells.get((bucket, arm))
+        return known.cv2 + 1e-6 if known else self.params.noise**2
+
+    def timed_steps(self, arm: Arm, bucket: int | None = None) -> float:
+        """Remembered timed steps of `arm`, in one bucket (its index) or in all."""
+        if bucket is not None:
+            cell = self.cells.get((bucket, arm))
+            return cell.weight if cell else 0.0
+        return sum(cell.weight for (_, a), cell in self.cells.items() if a == arm)
+
+    def context_slope(self, arm: Arm) -> float:
+        """Seconds per context token, >= 0; shrunk towards the slope of all arms together."""
+        everything = list(self.slopes.values())
+        prior = sum(s.prior() for s in everything)
+        if prior <= 0:
+            return 0.0
+        pooled = sum(s.uy for s in everything) / (sum(s.uu for s in everything) + prior)
+        own = self.slopes.get(arm, Slope())
+        precision = own.uu + (own.prior() or prior)
+        return max(0.0, (own.uy + (own.prior() or prior) * pooled) / precision)
+
+    def _measure(
+        self, precision: Floats, shift: Floats, at: tuple[int, int, int], arm: Arm, cell: Cell
+    ) -> None:
+        k, a, width = at
+        i, w = interpolation(max(cell.batch, KNOTS[k]))
+        value = math.log(self._at_present_context(arm, cell))
+        weight = 1.0 / cell.variance(self.params)
+        one, two = i * width + a, (i + 1) * width + a
+        precision[one, one] += weight * (1 - w) ** 2
+        precision[two, two] += weight * w**2
+        precision[one, two] += weight * w * (1 - w)
+        precision[two, one] += weight * w * (1 - w)
+        shift[one] += weight * (1 - w) * value
+        shift[two] += weight * w * value
+
+    def _at_present_context(self, arm: Arm, cell: Cell) -> float:
+        change = self.context_slope(arm) * cell.batch * (self.context - cell.context)
+        return max(0.3 * cell.mean_s, min(3.0 * cell.mean_s, cell.mean_s + change))
+
+    def _track_context(self, timed: Sequence[Timing], dt_s: float) -> None:
+        told = [(t.steps * t.batch, t.context) for t in timed if t.context is not None]
+        requests = sum(weight for weight, _ in told)
+        if requests <= 0:
+            return
+        now = sum(weight * context for weight, context in told) / requests
+        fade = 2.0 ** (-dt_s / 10.0) if self.context > 0 else 0.0
+        self.context += (1.0 - fade) * (now - self.context)
+
+    def _learn(self, k: int, arm: Arm, seen: Timing, dt_s: float) -> bool:
+        known = self.cells.get((k, arm))
+        context = seen.context if seen.context is not None else known.context if known else self.context
+        seen = dataclasses.replace(seen, context=context)
+        if known is None:
+            cv2 = (self.params.noise**2 * 4 + seen.cv2 * seen.steps) / (4 + seen.steps)
+            self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, context)
+            return False
+        expected = self._expected(k, arm, known, seen)
+        error = math.sqrt(known.cv2 / seen.steps + known.variance(self.params) + self.params.floor**2)
+        residual = math.log(seen.mean_s / expected)
+        self._learn_slope(arm, known, seen, residual, error)
+        alarm = self._cusum.setdefault(arm, Cusum(self._drift)).update(residual / error)
+        self._blend(known, seen, min(seen.mean_s, expected * math.exp(5 * error)), dt_s)
+        return alarm
+
+    def _expected(self, k: int, arm: Arm, known: Cell, seen: Timing) -> float:
+        """The cell's mean moved to the batch size and the context of this tick."""
+        expected = known.mean_s + self.context_slope(arm) * seen.batch * (context_of(seen) - known.context)
+        field = self._field
+        if field is not None and arm in field.arms and k < len(KNOTS) - 1:
+            a = field.arms.index(arm)
+            exponent = float(field.log_s[k + 1, a] - field.log_s[k, a]) / float(OCTAVES[k])
+            expected *= 2.0 ** (max(0.0, min(1.5, exponent)) * math.log2(seen.batch / known.batch))
+        return max(0.3 * known.mean_s, expected)
+
+    def _learn_slope(self, arm: Arm, known: Cell, seen: Timing, surprise: float, error: float) -> None:
+        """`surprise` is relative to what the present slope foretold, so that part is added back."""
+        slope = self.slopes.setdefault(arm, Slope())
+        u = seen.batch * (context_of(seen) - known.context) / known.mean_s
+        y = max(-0.5, min(0.5, surprise)) + self.context_slope(arm) * u
+        weight = 1.0 / error**2
+        slope.uu += weight * u * u
+        slope.uy += weight * u * y
+        now = (seen.batch * context_of(seen) / known.mean_s) ** 2
+        slope.scale += (now - slope.scale) * (0.05 if slope.scale else 1.0)
+
+    def _blend(self, known: Cell, seen: Timing, mean_s: float, dt_s: float) -> None:
+        p = self.params
+        fade = max(2.0 ** (-dt_s / p.memory_s), 2.0 ** (-seen.steps / p.memory_steps))
+        old = known.weight * fade
+        share = seen.steps / (old + seen.steps)
+        known.mean_s += share * (mean_s - known.mean_s)
+        known.cv2 += share * (min(seen.cv2, 1.0) - known.cv2)
+        known.batch += share * (seen.batch - known.batch)
+        known.context += share * (context_of(seen) - known.context)
+        known.weight = old + seen.steps
+        known.age_s *= old / known.weight
+
+    def _restart(self, arm: Arm) -> None:
+        """Keep the shape of what was learned, at the weight of a guess, so that news outweigh it."""
+        self.alarms += 1
+        for (_, a), cell in self.cells.items():
+            if a == arm:
+                cell.weight = min(cell.weight, 4.0)
+
+    def export_state(self) -> dict[str, Any]:
+        """JSON-ready: one row per cell."""
+        rows = [
+            [KNOTS[k], arm.depth, str(arm.gear), c.weight, c.mean_s, c.cv2, c.batch, c.context]
+            for (k, arm), c in self.cells.items()
+        ]
+        slopes = [[a.depth, str(a.gear), s.uu, s.uy, s.scale] for a, s in self.slopes.items()]
+        return {"cells": rows, "slopes": slopes, "context_tokens_per_request": self.context}
+
+    def import_state(self, state: Mapping[str, Any]) -> None:
+        """Raises `ValueError` naming the field."""
+        cells = dict(_read_cell(row) for row in _rows(state, "cells", len(KNOTS) * 72))
+        slopes = dict(_read_slope(row) for row in _rows(state, "slopes", 72))
+        told = state.get("context_tokens_per_request")
+        context = finite(told)
+        if context is None:
+            raise ValueError(f"context_tokens_per_request must be a number >= 0, got {told!r}")
+        self.cells, self.slopes, self.context = cells, slopes, context
+
+
+def _rows(state: Mapping[str, Any], name: str, limit: int) -> list[Any]:
+    rows = state.get(name)
+    if not isinstance(rows, list) or len(rows) > limit:
+        raise ValueError(f"{name} must be a list of at most {limit} rows, got {type(rows).__name__}")
+    return rows
+
+
+def _read_cell(row: Any) -> tuple[tuple[int, Arm], Cell]:
+    try:
+        batch, depth, gear, *numbers = row
+        weight, mean_s, cv2, size, context = (finite(v) for v in numbers)
+        key = (KNOTS.index(batch), Arm(depth, Gear(gear)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"cells must hold rows of bucket, depth, gear and 5 numbers, got {row!r}") from error
+    if weight is None or cv2 is None or context is None or not weight or not mean_s or not size:
+        raise ValueError(f"cells must hold finite numbers, weight, seconds and batch above 0, got {row!r}")
+    return key, Cell(weight, mean_s, cv2, size, context)
+
+
+def _read_slope(row: Any) -> tuple[Arm, Slope]:
+    try:
+        depth, gear, uu, uy, scale = row
+        arm = Arm(depth, Gear(gear))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"slopes must hold rows of depth, gear, uu, uy and scale, got {row!r}") from error
+    if None in (finite(uu, high=1e30), finite(uy, -1e30, 1e30), finite(scale, high=1e30)):
+        raise ValueError(f"slopes must hold finite numbers, got {row!r}")
+    return arm, Slope(float(uu), float(uy), float(scale))

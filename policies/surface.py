@@ -1,0 +1,195 @@
+"""What is expected of every arm at every batch size, and how surely: the models put together.
+
+    G(b, a) = b * E[tokens | depth] / T(b, a)
+
+in logarithms, so that errors are relative and add: log E and its error from `acceptance.py`, log T and
+its error from `step_cost.py`, what cold costs later from `gears.py`, what occurs from `load.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from policies.acceptance import Survival, Yield, yields
+from policies.gears import ColdLedger, is_cold
+from policies.load import Load, grid
+from policies.probing import Prospect, present_share
+from policies.selection import Surface
+from policies.step_cost import CostField, StepCost, bucket_index
+from policies.types import Arm, Gear, Row, Schedule
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+
+STARTS, SIZES = grid()
+KNOWN_STEPS = 0.75
+"""Timed steps without which an arm is not chosen."""
+UNSEEN_SHARE = 1e-4
+"""Weight of a batch size that has not occurred."""
+UNSEEN_MARGIN = 0.05
+"""Log-goodput that a change at a batch size that has not occurred must bring: no hurry there."""
+SWITCH_STEPS = 0.5
+"""Decode steps that a switch costs: 2-3 ms at steps of 5-10 ms (measured on an H200)."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """Everything that was learned."""
+
+    survival: Survival
+    cost: StepCost
+    ledger: ColdLedger
+    load: Load
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The expectation at one tick, over `SIZES` x `arms`."""
+
+    arms: tuple[Arm, ...]
+    yields: Yield
+    field: CostField
+    log_rate: Floats
+    """Log of tokens per second and request: log E - log T."""
+    covariance: Floats
+    """Of log T between arms, sizes x arms x arms."""
+    known: npt.NDArray[np.bool_]
+    """Arms that were ever timed."""
+
+    @classmethod
+    def of(cls, models: Models, arms: Sequence[Arm]) -> Outlook:
+        """Ask the models about `arms` (in the order of `step_cost.ordered`)."""
+        field = models.cost.field(arms)
+        depths = [arm.depth for arm in field.arms]
+        p, variance = models.survival.conditional(max([1, *depths]))
+        expected = yields(p, variance, depths)
+        log_s, covariance = field.at(SIZES)
+        log_rate = expected.log_tokens[None, :] - log_s
+        known = np.array([models.cost.timed_steps(arm) >= KNOWN_STEPS for arm in field.arms])
+        return cls(field.arms, expected, field, log_rate, covariance, known)
+
+    def error(self, incumbent: Indices) -> Floats:
+        """Standard error of log_rate[g, a] - log_rate[g, incumbent[g]]; shared error cancels."""
+        return np.asarray(
+            np.sqrt(self._cost_variance(incumbent) + self.yields.difference_variance(incumbent))
+        )
+
+    def _cost_variance(self, i: Indices) -> Floats:
+        g = np.arange(len(SIZES))
+        own = np.einsum("gaa->ga", self.covariance)
+        return np.asarray(np.maximum(0.0, own + own[g, i][:, None] - 2 * self.covariance[g, :, i]))
+
+    def cost_variance_given(self, i: Indices) -> Floats:
+        """Variance of log T[g, a] once log T[g, i[g]] is known."""
+        g = np.arange(len(SIZES))
+        own = np.einsum("gaa->ga", self.covariance)
+        return np.asarray(np.maximum(1e-9, own - self.covariance[g, :, i] ** 2 / own[g, i][:, None]))
+
+    @cached_property
+    def own_error(self) -> Floats:
+        """Standard error of log_rate itself."""
+        of_yield = (self.yields.gradient**2) @ self.yields.variance
+        return np.asarray(np.sqrt(np.einsum("gaa->ga", self.covariance) + of_yield[None, :]))
+
+    def indices(self, schedule: Schedule, otherwise: Arm) -> Indices:
+        """The arm (index) of `schedule` at each start; `otherwise` where it names one that is not built."""
+        index = {arm: i for i, arm in enumerate(self.arms)}
+        return np.array([index.get(schedule.arm_for(s), index[otherwise]) for s in STARTS], dtype=np.intp)
+
+    def schedule(self, chosen: Indices) -> Schedule:
+        """The table that names the chosen arms."""
+        rows = [Row(start, self.arms[int(a)]) for start, a in zip(STARTS, chosen, strict=True)]
+        return Schedule(tuple(rows)).merged()
+
+
+def size_index(batch_size: float) -> int:
+    """Which of `SIZES` stands for `batch_size`."""
+    return max(0, int(np.searchsorted(STARTS, batch_size, side="right")) - 1)
+
+
+def _aftermath_s(models: Models, arms: Sequence[Arm], in_force: Arm) -> Floats:
+    """Seconds that a probe of each arm costs after it is over."""
+    loss_s = 0.0 if is_cold(in_force) else models.ledger.loss_s(models.load.step_s)
+    return np.array([loss_s * is_cold(arm) for arm in arms])
+
+
+def _aftermath_share(models: Models, arms: Sequence[Arm], in_force: Arm, here: int) -> Floats:
+    """Share of decode time that each arm would cost by its rises from cold, were it in force from here up."""
+    if is_cold(in_force):
+        return np.zeros(len(arms))
+    rises = float(models.load.crossings(STARTS)[max(0, here - 1)]) / 2 if here else 0.0
+    share = rises * models.ledger.loss_s(models.load.step_s) / models.load.step_s
+    return np.array([share * is_cold(arm) for arm in arms])
+
+
+def is_first_off(arms: Sequence[Arm]) -> npt.NDArray[np.bool_]:
+    """The gear of off that does the least work and still prefills drafts."""
+    off = [arm for arm in arms if arm.depth == 0 and arm.gear is not Gear.FROZEN]
+    return np.array([bool(off) and arm == off[0] for arm in arms])
+
+
+def surface(models: Models, outlook: Outlook, incumbent: Indices) -> Surface:
+    """The outlook as `selection.choose` takes it."""
+    share = models.load.shares(STARTS)
+    unseen = share <= 0
+    moved = np.arange(len(outlook.arms))[None, :] != incumbent[:, None]
+    value = np.where(outlook.known[None, :] | ~moved, outlook.log_rate, -np.inf)
+    frozen = np.array([arm.gear is Gear.FROZEN for arm in outlook.arms])
+    value = np.where(frozen[None, :] & moved, -np.inf, value)
+    error = np.where(unseen[:, None], UNSEEN_MARGIN, outlook.error(incumbent))
+    weight = np.maximum(share, UNSEEN_SHARE)
+    price = models.load.crossings(STARTS) + UNSEEN_SHARE
+    cold = np.array([is_cold(arm) for arm in outlook.arms])
+    pair = SWITCH_STEPS * (1.0 - np.eye(len(cold)))
+    lost_steps = models.ledger.loss_s(models.load.step_s) / models.load.step_s
+    pair = pair + (cold[:, None] != cold[None, :]) * lost_steps / 2
+    return Surface(value, error, incumbent, weight, price, pair)
+
+
+def prospect(
+    models: Models,
+    outlook: Outlook,
+    chosen: Indices,
+    batch: float,
+    clean: tuple[float, float],
+    *,
+    horizon_s: float,
+) -> Prospect:
+    """The outlook as `probing.Prober` takes it, for a probe at the present batch size.
+
+    `clean`: shares of requests with their draft cache in step, and of decode steps that get timed.
+    """
+    clean_share, clean_steps = clean
+    here, bucket = size_index(batch), bucket_index(batch)
+    g = np.arange(len(SIZES))
+    p, variance = models.survival.conditional(outlook.yields.gradient.shape[1])
+    reached = np.concatenate(([1.0], np.cumprod(p)[:-1]))
+    requests = np.maximum(1e-3, batch * clean_share * reached)
+    depths = np.array([arm.depth for arm in outlook.arms])
+    positions = np.arange(1, len(p) + 1)
+    shown = positions[None, :] <= depths[chosen][:, None]
+    hidden = (~shown[:, None, :] & (positions <= depths[:, None])[None, :, :]).astype(np.float64)
+    return Prospect(
+        arms=outlook.arms,
+        delta=outlook.log_rate - outlook.log_rate[g, chosen][:, None],
+        cost_variance=outlook.cost_variance_given(chosen),
+        cost_noise=np.array([[models.cost.noise(arm, bucket) for arm in outlook.arms]]),
+        gradient=outlook.yields.gradient,
+        hidden=hidden,
+        p_variance=variance,
+        p_noise=models.survival.dispersion * p * (1 - p) / requests,
+        clean_steps=clean_steps,
+        aftermath_share=_aftermath_share(models, outlook.arms, outlook.arms[int(chosen[here])], here),
+        aftermath_s=_aftermath_s(models, outlook.arms, outlook.arms[int(chosen[here])]),
+        horizon_s=horizon_s * models.load.activity,
+        first=~outlook.known & (depths == 0) & is_first_off(outlook.arms),
+        share=present_share(models.load.shares(STARTS), SIZES, batch),
+        step_s=np.exp(outlook.field.at([batch])[0][0]),
+        here=here,
+        chosen=chosen,
+    )

@@ -1,0 +1,122 @@
+"""A steerable server in virtual time, behind an httpx transport: streams really stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+
+import httpx
+
+
+class Stream(httpx.AsyncByteStream):
+    """Bytes as an async generator makes them."""
+
+    def __init__(self, chunks):
+        self._chunks = chunks
+
+    async def __aiter__(self):
+        async for chunk in self._chunks:
+            yield chunk
+
+
+class FakeServer(httpx.AsyncBaseTransport):
+    """Gives `tokens_per_step` tokens every `step_s`, by the depth in force; counts as the hook does."""
+
+    def __init__(self, step_s=None, tokens_per_step=None, *, hook=True):
+        self.step_s = step_s or {0: 0.010, 2: 0.020}
+        self.tokens_per_step = tokens_per_step or {0: 1, 2: 3}
+        self.hook = hook
+        self.depth, self.gear = 0, "cold"
+        self.sequence = 0
+        self.calls = []
+        self.running = 0
+        self.cells = defaultdict(
+            lambda: dict.fromkeys(("steps", "request_steps", "tokens", "timed_steps", "timed_seconds"), 0)
+        )
+
+    async def handle_async_request(self, request):
+        body = json.loads(await request.aread() or b"{}")
+        path = request.url.path
+        if path != "/generate":
+            self.calls.append((request.method, path))
+        if path == "/speculation":
+            return self._speculation(request.method, body)
+        if path == "/generate":
+            return await self._generate(body)
+        return httpx.Response(200, json=[True])
+
+    def _speculation(self, method, body):
+        if not self.hook:
+            return httpx.Response(404)
+        if method == "PUT":
+            row = body["schedule"][0]
+            self.depth, self.gear, self.sequence = row["depth"], row.get("gear", "on"), body["sequence"]
+        cells = [
+            {
+                "batch_bucket": 1,
+                "depth": d,
+                "gear": g,
+                "timed_request_steps": c["request_steps"],
+                "timed_context_tokens": 300 * c["request_steps"],
+                **c,
+            }
+            for (d, g), c in self.cells.items()
+        ]
+        steps = sum(c["steps"] for c in cells)
+        telemetry = [
+            {
+                "depth": self.depth,
+                "gear": self.gear,
+                "batch_size": self.running,
+                "decode_steps": steps,
+                "cells": cells,
+            }
+        ]
+        state = {
+            "controllable": True,
+            "built_depths": [0, 2],
+            "gears": ["warm", "cold"],
+            "sequence": self.sequence,
+            "telemetry": telemetry,
+        }
+        return httpx.Response(200, json=state)
+
+    async def _generate(self, body):
+        wanted = body["sampling_params"]["max_new_tokens"]
+        if body["stream"]:
+            return httpx.Response(200, stream=Stream(self._events(wanted)))
+        async for last in self._events(wanted):
+            answer = last
+        return httpx.Response(200, content=answer.removeprefix(b"data: ").strip())
+
+    async def _events(self, wanted):
+        self.running += 1
+        try:
+            tokens = 0
+            while tokens < wanted:
+                depth, gear = self.depth, self.gear
+                await asyncio.sleep(self.step_s[depth])
+                new = min(self.tokens_per_step[depth], wanted - tokens)
+                tokens += new
+                cell = self.cells[depth, gear]
+                for key, value in (
+                    ("steps", 1),
+                    ("request_steps", 1),
+                    ("tokens", new),
+                    ("timed_steps", 1),
+                    ("timed_seconds", self.step_s[depth]),
+                ):
+                    cell[key] += value
+                yield (
+                    b"data: "
+                    + json.dumps({"text": "x", "meta_info": {"completion_tokens": tokens}}).encode()
+                    + b"\n\n"
+                )
+        finally:
+            self.running -= 1
+
+
+def http(transport):
+    """A client over a transport."""
+    return httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=600)

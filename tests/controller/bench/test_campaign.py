@@ -1,0 +1,152 @@
+"""Interleaved windows, scenarios and traces against steerable servers in virtual time."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from controller.bench.arms import parse_arm
+from controller.bench.campaign import Campaign, Failure, Timing
+from controller.bench.client import Client
+from controller.bench.courses import run_scenario, run_trace
+from controller.bench.engine import EngineControl
+from controller.bench.prompts import Prompt, RandomTokens
+from controller.bench.scenario import Phase
+from controller.bench.target import ServerUnderTest, Target
+from tests.controller.bench.fake_server import FakeServer, http
+
+pytestmark = pytest.mark.looptime
+SOURCE = RandomTokens((4, 4), (100, 100))
+TIMING = Timing(window_s=2.0, settle_s=0.5, ramp_limit_s=5.0, warm_up_s=0.0)
+
+
+def server(name, fake, client):
+    """A server under test over a fake."""
+    clock = asyncio.get_running_loop().time
+    control = EngineControl(client, clock) if fake.hook else None
+    return ServerUnderTest(name, Client(client, clock), control)
+
+
+def campaign(targets, seen=None, govern=None, timing=TIMING):
+    """A campaign with everything at hand."""
+    clock = asyncio.get_running_loop().time
+    on_window = seen.append if seen is not None else lambda _: None
+    return Campaign(
+        targets,
+        source=SOURCE,
+        timing=timing,
+        stream_every=1,
+        seed=1,
+        clock=clock,
+        govern=govern,
+        on_window=on_window,
+    )
+
+
+async def test_arms_alternate_and_each_shows_its_own_speed():
+    """Depth 0: 1 token in 10 ms, depth 2: 3 in 20 ms, 4 clients: 400 and 600 tokens/s; A B, then B A."""
+    fake = FakeServer()
+    async with http(fake) as client:
+        one = server("engine", fake, client)
+        found = campaign([Target(one, parse_arm(arm)) for arm in ("off-cold", "depth-2")])
+        await found.sweep([4], rounds=2)
+    assert [w.label for w in found.windows] == ["off-cold", "depth-2", "depth-2", "off-cold"]
+    by_label = {w.label: w.stats.output_tok_s for w in found.windows}
+    assert by_label["off-cold"] == pytest.approx(400, rel=0.02)
+    assert by_label["depth-2"] == pytest.approx(600, rel=0.03)
+    cold = found.windows[0]
+    assert cold.engine_tok_s == pytest.approx(cold.stats.output_tok_s, rel=0.02)
+    assert {(c.depth, c.gear) for c in cold.cells} == {(0, "cold")}
+    assert cold.cells[0].step_ms == pytest.approx(10)
+
+
+async def test_servers_take_turns_and_the_others_idle():
+    """While one server is measured no request runs on the other."""
+    first, second = FakeServer(), FakeServer(hook=False)
+    both = []
+    async with http(first) as a, http(second) as b:
+        targets = [
+            Target(server("engine", first, a), parse_arm("off-cold")),
+            Target(server("plain", second, b), parse_arm("as-is")),
+        ]
+        found = campaign(targets)
+        found._on_window = lambda w: both.append((first.running, second.running))
+        await found.sweep([2], rounds=2)
+    assert [w.label for w in found.windows] == ["off-cold", "plain", "plain", "off-cold"]
+    assert both == [(2, 0), (0, 2), (0, 2), (2, 0)]
+    assert found.windows[1].engine_tok_s is None
+
+
+async def test_an_arm_that_the_engine_does_not_follow_is_a_failure_not_a_window():
+    """Acknowledged is not applied: this engine says 200 and stays at its depth."""
+    fake = FakeServer()
+    fake._speculation_real, stuck = fake._speculation, {"depth": 2, "gear": "on"}
+
+    def stubborn(method, body):
+        answer = fake._speculation_real(method, body)
+        fake.depth, fake.gear = stuck["depth"], stuck["gear"]
+        return answer
+
+    fake._speculation = stubborn
+    seen = []
+    async with http(fake) as client:
+        one = server("engine", fake, client)
+        found = campaign([Target(one, parse_arm("off-cold")), Target(one, parse_arm("depth-2"))], seen)
+        await found.sweep([1], rounds=1)
+    assert [w.label for w in found.windows] == ["depth-2"]
+    assert isinstance(seen[0], Failure)
+    assert "acknowledged but not in use" in found.failures[0].message
+
+
+async def test_a_policy_governs_exactly_while_it_is_measured():
+    """The sidecar of a policy arm lives for its window, and native is handed back through DELETE."""
+    fake, spans = FakeServer(), []
+    clock = asyncio.get_running_loop().time
+
+    @asynccontextmanager
+    async def govern(under, arm):
+        began_s = clock()
+        yield
+        spans.append((under.name, arm.policy, clock() - began_s))
+
+    async with http(fake) as client:
+        one = server("engine", fake, client)
+        await campaign(
+            [Target(one, parse_arm("policy:goodput")), Target(one, parse_arm("native"))], govern=govern
+        ).sweep([1], rounds=1)
+    assert spans == [("engine", "goodput", pytest.approx(2.5))]
+    assert ("DELETE", "/speculation") in fake.calls
+
+
+async def test_a_scenario_takes_every_arm_through_every_phase():
+    """Two phases of 1 and 4 clients, each arm; load and instruments change at the phase."""
+    fake = FakeServer()
+    phases = (Phase("calm", 2.0, 1), Phase("busy", 2.0, 4, state={"bench.p": 0.3}))
+    async with http(fake) as client:
+        one = server("engine", fake, client)
+        found = campaign([Target(one, parse_arm("off-cold")), Target(one, parse_arm("depth-2"))])
+        await run_scenario(found, phases, lambda _: SOURCE, rounds=1)
+    assert [(w.label, w.phase, w.concurrency) for w in found.windows] == [
+        ("off-cold", "calm", 1),
+        ("off-cold", "busy", 4),
+        ("depth-2", "calm", 1),
+        ("depth-2", "busy", 4),
+    ]
+    assert found.windows[1].stats.output_tok_s == pytest.approx(400, rel=0.1)
+    assert fake.calls.count(("POST", "/set_internal_state")) == 2
+
+
+async def test_a_trace_sends_the_same_requests_to_every_arm():
+    """Three arrivals of 50 tokens: 150 tokens in the window, under both arms."""
+    fake = FakeServer()
+    arrivals = [(0.0, Prompt(50, text="a")), (0.5, Prompt(50, text="b")), (1.0, Prompt(50, text="c"))]
+    async with http(fake) as client:
+        one = server("engine", fake, client)
+        found = campaign([Target(one, parse_arm("off-cold")), Target(one, parse_arm("depth-2"))])
+        await run_trace(found, arrivals, rounds=1)
+    assert [(w.label, w.phase, w.stats.errors) for w in found.windows] == [
+        ("off-cold", "trace", 0),
+        ("depth-2", "trace", 0),
+    ]
+    tokens = [w.stats.output_tok_s * w.stats.window_s for w in found.windows]
+    assert tokens == [pytest.approx(150), pytest.approx(150)]

@@ -1,0 +1,91 @@
+"""One request through both dialects, in virtual time."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from controller.bench.client import Client, Dialect
+from controller.bench.prompts import Prompt
+from controller.bench.records import RequestRecord
+from tests.controller.bench.fake_server import FakeServer, Stream, http
+
+pytestmark = pytest.mark.looptime
+
+
+async def sent(transport, *, streamed=True, dialect=Dialect.SGLANG):
+    """The record of one request."""
+    clock = asyncio.get_running_loop().time
+    async with http(transport) as client:
+        record = RequestRecord(clock(), streamed)
+        await Client(client, clock, dialect, "m").send(Prompt(6, text="hi"), record)
+    return record
+
+
+def openai(*events):
+    """A transport that streams these payloads, one every 0.1 s."""
+
+    async def chunks():
+        for event in events:
+            await asyncio.sleep(0.1)
+            yield (
+                b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode()) + b"\r\n\r\n"
+            )
+
+    return httpx.MockTransport(lambda request: httpx.Response(200, stream=Stream(chunks())))
+
+
+async def test_a_stream_is_stamped_event_by_event():
+    """Depth 2 gives 3 tokens every 20 ms: 6 tokens in two events."""
+    server = FakeServer()
+    server.depth, server.gear = 2, "on"
+    record = await sent(server)
+    assert [tokens for _, tokens in record.events] == [3, 6]
+    assert record.ttft_s == pytest.approx(0.020)
+    assert record.tpot_s == pytest.approx(0.020 / 3)
+
+
+async def test_a_whole_answer_has_one_event_at_its_end():
+    """6 tokens at 10 ms each."""
+    record = await sent(FakeServer(), streamed=False)
+    assert record.events == [(pytest.approx(0.060), 6)]
+    assert record.ttft_s is None
+
+
+async def test_openai_usage_in_every_chunk_counts_tokens_not_chunks():
+    """Under speculation a chunk holds several tokens; continuous usage says how many."""
+    usage = [{"choices": [{"text": "ab"}], "usage": {"completion_tokens": n}} for n in (3, 5)]
+    record = await sent(openai(*usage, b"[DONE]"), dialect=Dialect.OPENAI)
+    assert [tokens for _, tokens in record.events] == [3, 5]
+
+
+async def test_openai_usage_only_at_the_end_is_spread_over_the_chunks():
+    """4 chunks, 8 tokens in the end: 2 tokens a chunk, not 1."""
+    chunks = [{"choices": [{"text": "x"}]} for _ in range(4)]
+    last = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 8}}
+    record = await sent(openai(*chunks, last, b"[DONE]"), dialect=Dialect.OPENAI)
+    assert [tokens for _, tokens in record.events] == [2, 4, 6, 8]
+    assert record.prompt_tokens == 7
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_a_refusal_is_recorded_with_its_status(streamed):
+    """HTTP 503 is an error of the request, not of the benchmark."""
+    record = await sent(httpx.MockTransport(lambda _: httpx.Response(503, text="loading")), streamed=streamed)
+    assert record.error is not None
+    assert "HTTP 503" in record.error
+    assert record.ended_s is not None
+
+
+async def test_an_error_inside_a_stream_is_an_error():
+    """HTTP 200 is not an answer."""
+    record = await sent(openai({"error": {"message": "out of memory"}}), dialect=Dialect.OPENAI)
+    assert record.error is not None
+    assert "out of memory" in record.error
+
+
+async def test_an_answer_without_tokens_is_an_error():
+    """A server that says nothing must not look infinitely fast."""
+    record = await sent(openai(b"[DONE]"))
+    assert record.error == "the answer holds no output tokens"

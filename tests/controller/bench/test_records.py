@@ -1,0 +1,60 @@
+"""What a window takes from the requests that touch it."""
+
+import pytest
+
+from controller.bench.records import RequestRecord, window_stats
+
+
+def stream(started_s, events, *, ended=True, error=None):
+    """A streamed request."""
+    return RequestRecord(
+        started_s, streamed=True, events=events, ended_s=events[-1][0] if ended else None, error=error
+    )
+
+
+def test_latencies_of_one_stream():
+    """First token after 0.5 s; then 8 tokens in 2 s: 0.25 s a token; gaps 1 and 1 s."""
+    record = stream(10.0, [(10.5, 2), (11.5, 6), (12.5, 10)])
+    assert record.ttft_s == 0.5
+    assert record.tpot_s == 0.25
+    assert list(record.itl_s()) == [(11.5, 1.0), (12.5, 1.0)]
+    assert record.e2e_s == 2.5
+
+
+def test_tokens_count_when_they_arrive_whoever_ends():
+    """Of a running stream only the 4 tokens inside (11, 12] count: 4 tokens in 1 s."""
+    found = window_stats([stream(10.0, [(10.5, 2), (11.5, 6), (12.5, 10)], ended=False)], 11.0, 12.0)
+    assert found.output_tok_s == 4
+    assert found.finished == 0
+    assert found.tpot_p50_s is None
+
+
+def test_without_streams_an_answer_counts_when_it_ends():
+    """100 tokens at 10 s: nothing before, all of them in the window of 2 s that holds its end."""
+    record = RequestRecord(0.0, streamed=False, events=[(10.0, 100)], ended_s=10.0)
+    assert window_stats([record], 4.0, 6.0, stream_share=0.0).output_tok_s == 0
+    assert window_stats([record], 9.0, 11.0, stream_share=0.0).output_tok_s == 50
+    assert record.ttft_s is None
+
+
+def test_where_one_client_in_four_streams_all_output_is_in_proportion():
+    """The stream brought 8 tokens in 2 s; four clients like it bring 16 tokens/s."""
+    streamed = stream(0.0, [(0.5, 2), (1.5, 6), (2.5, 10)], ended=False)
+    whole = RequestRecord(0.0, streamed=False, events=[(2.0, 100)], ended_s=2.0)
+    assert window_stats([streamed, whole], 1.0, 3.0, stream_share=0.25).output_tok_s == 16
+
+
+def test_errors_are_counted_and_kept_out_of_latencies():
+    """One good request, one failed, one cancelled."""
+    good = stream(0.0, [(1.0, 1), (2.0, 2)])
+    bad = stream(0.0, [(1.0, 1), (1.9, 2)], error="HTTP 500")
+    gone = RequestRecord(0.0, streamed=True, events=[(1.0, 1)], ended_s=1.5, cancelled=True)
+    found = window_stats([good, bad, gone], 0.0, 3.0)
+    assert (found.finished, found.errors) == (1, 1)
+    assert found.e2e_p50_s == 2.0
+
+
+def test_an_empty_window_is_refused():
+    """Zero seconds have no rate."""
+    with pytest.raises(ValueError, match="to_s must be after from_s"):
+        window_stats([], 1.0, 1.0)

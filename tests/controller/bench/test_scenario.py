@@ -1,0 +1,36 @@
+"""Scenario files, and what is wrong with them."""
+
+import pytest
+
+from controller.bench.scenario import InvalidScenarioError, Phase, parse_scenario
+
+
+def test_a_phase_has_load_prompts_and_instruments():
+    """Everything that a phase can say."""
+    text = '[[phase]]\nname = "day"\nseconds = 60\nconcurrency = 8\n'
+    text += 'prompts = "coding"\nstate = {"bench.p" = 0.4}\n'
+    assert parse_scenario(text) == (Phase("day", 60.0, 8, "coding", {"bench.p": 0.4}),)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"at least one \[\[phase\]\]"),
+        ("phase = 3", r"at least one \[\[phase\]\]"),
+        ("[[phase]", "must be TOML"),
+        ("[[phase]]\nseconds = 0\nconcurrency = 1", r"phase\[0\]\.seconds must be a number above 0 .* got 0"),
+        (
+            "[[phase]]\nseconds = 1\nconcurrency = 0",
+            r"phase\[0\]\.concurrency must be a whole number .* got 0",
+        ),
+        ("[[phase]]\nseconds = 1\nconcurrency = 1\nrate = 2", r"phase\[0\]\.rate must be one of"),
+        (
+            '[[phase]]\nseconds = 1\nconcurrency = 1\nstate = {a = "b"}',
+            r"phase\[0\]\.state must map keys to numbers",
+        ),
+    ],
+)
+def test_faults_name_field_rule_and_value(text, message):
+    """A fault can be mended from its message."""
+    with pytest.raises(InvalidScenarioError, match=message):
+        parse_scenario(text)

@@ -1,0 +1,69 @@
+"""Regret and decode-seconds for the same tokens, added up by hand on the tiny profile."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.simulation.acceptance import parse_acceptance
+from controller.simulation.accounting import Accountant
+from controller.simulation.engine import Step, StepLog
+
+PLAIN, WARM, ONE, TWO = (0, "cold"), (0, "warm"), (1, "on"), (2, "on")
+
+
+def account(make_engine, *steps, acceptance="1", factor=0.5, phase_s=0.0):
+    engine = make_engine(acceptance=acceptance)
+    accountant = Accountant(engine.costs, parse_acceptance(acceptance), factor)
+    accountant.account(StepLog(list(steps)), phase_s)
+    return accountant.totals
+
+
+def step(arm, batch_size=1, after_cold=0, switch_s=0.0, probing=False):
+    return Step(arm, batch_size, 0, after_cold, switch_s, probing)
+
+
+def test_the_best_arm_has_no_regret(make_engine):
+    """All drafts accepted, depth 2 gives 3 tokens in 16 ms: nothing is better at batch size 1."""
+    assert account(make_engine, step(TWO)).regret == pytest.approx(0.0)
+
+
+def test_regret_is_time_spent_over_the_best_arms_time_for_the_same_tokens(make_engine):
+    """Off gives 1 token in 10 ms, depth 2 needs 16 / 3 ms for it: 10 / (16 / 3) - 1 = 7 / 8."""
+    totals = account(make_engine, step(PLAIN))
+    assert totals.spent_s == pytest.approx(0.010)
+    assert totals.oracle_s == pytest.approx(0.016 / 3)
+    assert totals.regret == pytest.approx(7 / 8)
+    assert totals.against(ONE) == pytest.approx(10 / 7.5 - 1)
+    assert totals.against(PLAIN) == pytest.approx(0.0)
+
+
+def test_a_switch_counts_as_time_spent(make_engine):
+    """Depth 2 with 4 ms for the change: 20 ms for what takes 16."""
+    assert account(make_engine, step(TWO, switch_s=0.004)).regret == pytest.approx(20 / 16 - 1)
+
+
+def test_going_cold_is_paid_for_when_drafting_again(make_engine):
+    """Half of the acceptance: 1.5 tokens in 15 ms at depth 1, for which the unharmed depth 2 needs 8 ms."""
+    totals = account(make_engine, step(ONE, after_cold=1))
+    assert totals.tokens == pytest.approx(1.5)
+    assert totals.regret == pytest.approx(15 / 8 - 1)
+
+
+def test_acceptance_is_that_of_the_phase(make_engine):
+    """In a phase where nothing is accepted, off is best and depth 2 wastes 6 of 16 ms."""
+    totals = account(make_engine, step(TWO), acceptance="1@0,0@10", phase_s=10.0)
+    assert totals.regret == pytest.approx(16 / 10 - 1)
+
+
+def test_switches_probes_and_seconds_by_arm_are_counted(make_engine):
+    """Off, probe at 1, off, off: two changes; the probe takes 15 of 45 ms."""
+    totals = account(make_engine, step(PLAIN), step(ONE, probing=True), step(PLAIN), step(PLAIN))
+    assert totals.switches == 2
+    assert totals.probe_share == pytest.approx(15 / 45)
+    assert totals.used_s == pytest.approx({PLAIN: 0.030, ONE: 0.015, WARM: 0.0, TWO: 0.0})
+
+
+def test_before_the_first_step_nothing_is_known(make_engine):
+    """No steps: regret is not zero but unknown."""
+    totals = account(make_engine)
+    assert (totals.regret, totals.probe_share, totals.against(TWO)) == (None, None, None)

@@ -1,0 +1,227 @@
+"""The REST API, in process."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+
+WRITES = [("PUT", "/v1/override"), ("DELETE", "/v1/override")]
+READS = ["/v1/status", "/v1/override", "/v1/decisions", "/v1/policy", "/v1/explain"]
+OPEN = ["/healthz", "/metrics", "/docs", "/openapi.json"]
+
+
+async def test_status_is_one_page_with_what_to_type(make):
+    """Mode, since when, why; load, depth, lease, engine; and the next command."""
+    bench = await make()
+    await bench.run(3, batch_size=4)
+    status = (await bench.api.get("/v1/status")).json()
+    assert status["headline"] == "governed (policy), depth 2 in use: fixed at depth 2"
+    assert (status["mode"], status["mode_since_unix_s"]) == ("auto", 1_800_001_000.0)
+    assert status["load"]["running_reqs"] == 4
+    assert status["load"]["age_s"] == 0.0
+    assert status["load"]["queue_age_s"] == pytest.approx(0.1)
+    assert status["depth"]["in_force"] == [{"min_batch_size": 1, "depth": 2}]
+    assert status["depth"]["in_use"] == {"depth": 2, "gear": "on"}
+    assert (status["lease"]["state"], status["engine"]["link"]) == ("held", "ready")
+    assert status["type"] == ['specgov override off --ttl 30m --reason "WHY"']
+
+
+async def test_status_before_the_first_turn_says_so(make):
+    """And readiness waits for it, health does not."""
+    bench = await make()
+    assert (await bench.api.get("/v1/status")).json()["headline"] == "starting: no turn is done yet"
+    assert (await bench.api.get("/readyz")).status_code == 503
+    assert (await bench.api.get("/healthz")).status_code == 200
+    assert (await bench.api.get("/v1/explain")).json()["because"] == ["no turn is done yet"]
+
+
+async def test_ready_while_sglang_is_away_and_unhealthy_only_when_the_loop_stands(make):
+    """The sidecar must not take SGLang's pod out of service."""
+    bench = await make()
+    bench.engine.plugin = False
+    await bench.tick()
+    assert (await bench.api.get("/readyz")).status_code == 200
+    bench.clock.now_s += 21
+    answer = await bench.api.get("/healthz")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (503, "the control loop does not turn")
+
+
+async def test_a_token_is_asked_for_where_something_changes(make, tmp_path):
+    """Missing or wrong: 401 and nothing changes; rotated in its file: the new one counts."""
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    bench = await make(api__token_file=str(file))
+    body = {"mode": "off", "reason": "x"}
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic first"}):
+        for method, path in WRITES:
+            answer = await bench.api.request(method, path, json=body, headers=headers)
+            assert answer.status_code == 401
+            assert answer.json()["error"]["field"] is None
+    assert (await bench.api.get("/v1/override")).json()["mode"] == "auto"
+    right = {"authorization": "Bearer first"}
+    assert (await bench.api.put("/v1/override", json=body, headers=right)).status_code == 200
+    file.write_text("second token\n")
+    assert (await bench.api.put("/v1/override", json=body, headers=right)).status_code == 401
+    rotated = {"authorization": "Bearer second token"}
+    assert (await bench.api.put("/v1/override", json=body, headers=rotated)).status_code == 200
+
+
+async def test_reads_need_the_token_only_where_that_is_set(make):
+    """Probes and metrics stay open for kubelet and Prometheus."""
+    bench = await make(api__token="t", api__protect_reads=True)
+    await bench.tick()
+    for path in READS:
+        assert (await bench.api.get(path)).status_code == 401, path
+        assert (await bench.api.get(path, headers={"authorization": "Bearer t"})).status_code == 200, path
+    for path in OPEN:
+        assert (await bench.api.get(path)).status_code == 200, path
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"mode": "sideways", "reason": "x"}, "mode"),
+        ({"mode": "off"}, "reason"),
+        ({"mode": "off", "reason": ""}, "reason"),
+        ({"mode": "off", "reason": "a\nb"}, "reason"),
+        ({"mode": "off", "reason": "x" * 401}, "reason"),
+        ({"mode": "off", "reason": "x", "ttl_s": 0}, "ttl_s"),
+        ({"mode": "off", "reason": "x", "ttl_s": 1e9}, "ttl_s"),
+        ({"mode": "on", "reason": "x", "depth": -1}, "depth"),
+        ({"mode": "on", "reason": "x", "depth": 7}, "depth"),
+        ({"mode": "on", "reason": "x", "depth": "2"}, "depth"),
+        ({"mode": "on", "reason": "x", "depth": True}, "depth"),
+        ({"mode": "off", "reason": "x", "depth": 2}, "depth"),
+        ({"mode": "off", "reason": "x", "extra": 1}, "extra"),
+        ([], None),
+    ],
+)
+async def test_a_bad_override_is_refused_with_its_field(make, body, field):
+    """422, and nothing changes."""
+    bench = await make()
+    await bench.tick()
+    answer = await bench.api.put("/v1/override", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["field"] == field
+    assert (await bench.api.get("/v1/override")).json()["mode"] == "auto"
+
+
+async def test_off_is_refused_where_depth_0_is_not_built(make):
+    """With what would mend it."""
+    bench = await make()
+    bench.engine.built_depths = [1, 2]
+    await bench.tick()
+    answer = await bench.api.put("/v1/override", json={"mode": "off", "reason": "x"})
+    assert answer.status_code == 422
+    message = answer.json()["error"]["message"]
+    assert message == "mode must lead to a built depth (1, 2), got 0; see specgov engine-flags"
+
+
+async def test_a_body_that_is_too_large_is_refused(make):
+    """Whatever it holds."""
+    bench = await make(api__max_body_bytes=256)
+    answer = await bench.api.put("/v1/override", content=b"x" * 257)
+    assert answer.status_code == 413
+
+
+async def test_a_dry_sidecar_refuses_an_override(make):
+    """Rather than promise an operator what it will not do."""
+    bench = await make(dry_run=True)
+    answer = await bench.api.put("/v1/override", json={"mode": "off", "reason": "x"})
+    assert (answer.status_code, answer.json()["error"]["field"]) == (409, None)
+
+
+async def test_delete_ends_the_order_and_is_idempotent(make):
+    """Twice the same answer; the log has it once."""
+    bench = await make()
+    await bench.api.put("/v1/override", json={"mode": "off", "reason": "x", "actor": "jo"})
+    for _ in range(2):
+        answer = await bench.api.delete("/v1/override", params={"reason": "over", "actor": "jo"})
+        assert answer.json() == {"mode": "auto", "durable": True}
+    page = (await bench.api.get("/v1/decisions", params={"kind": "override"})).json()
+    assert [row["reason"] for row in page["decisions"]] == ["auto", "off"]
+
+
+async def test_decisions_are_paged(make):
+    """`next_before` leads on until there is no more."""
+    bench = await make()
+    await bench.run(3, batch_size=4)
+    seen, before = [], None
+    while True:
+        params = {"limit": 2} | ({"before": before} if before else {})
+        page = (await bench.api.get("/v1/decisions", params=params)).json()
+        seen += [row["id"] for row in page["decisions"]]
+        before = page["next_before"]
+        if before is None:
+            break
+    assert seen == sorted(seen, reverse=True)
+    assert seen[-1] == 1
+    assert (await bench.api.get("/v1/decisions", params={"limit": 0})).status_code == 422
+
+
+async def test_policy_shows_parameters_schedule_and_shadow(make):
+    """What decides, what would decide."""
+    bench = await make(policy__shadow="threshold")
+    await bench.tick()
+    said = (await bench.api.get("/v1/policy")).json()
+    assert (said["name"], said["params"]["depth"]) == ("fixed", 2)
+    assert said["schedule"] == [{"min_batch_size": 1, "depth": 2}]
+    assert said["shadow"]["name"] == "threshold"
+    assert said["shadow"]["decision"]["schedule"][1] == {"min_batch_size": 32, "depth": 0, "gear": "warm"}
+    assert bench.engine.plan["schedule"] == [{"min_batch_size": 1, "depth": 2}]
+
+
+async def test_explain_tells_what_would_change_the_depth(make):
+    """At batch size 4 of the default table: 32 requests would turn it off."""
+    bench = await make(policy__name="threshold")
+    await bench.run(3, batch_size=4)
+    said = (await bench.api.get("/v1/explain")).json()
+    assert "a batch size of 32 or more: depth 0 warm" in said["would_change"]
+    assert any("4 running, 0 waiting, batch size 4" in line for line in said["because"])
+
+
+async def test_the_docs_load_nothing_from_elsewhere(make):
+    """They work without internet access."""
+    bench = await make()
+    page = (await bench.api.get("/docs")).text
+    assert "PUT /v1/override" in page
+    assert not re.search(r"https?://|<script|src=", page)
+
+
+async def test_metrics_show_inputs_beside_outputs(make):
+    """Load, depth, lease, effect, cells, after three turns at batch size 4 with all drafts accepted."""
+    bench = await make()
+    await bench.run(3, batch_size=4)
+    lines = (await bench.api.get("/metrics")).text.splitlines()
+    for line in (
+        'specgov_mode{mode="auto"} 1.0',
+        "specgov_running_requests 4.0",
+        'specgov_schedule_depth{batch_bucket="64"} 2.0',
+        "specgov_depth_in_use 2.0",
+        'specgov_lease_state{state="held"} 1.0',
+        'specgov_effect{effect="applied"} 1.0',
+        'specgov_condition{condition="inert"} 0.0',
+        "specgov_engine_decode_steps_total 20.0",
+        'specgov_engine_steps_total{batch_bucket="4",depth="2",gear="on"} 20.0',
+        'specgov_engine_accepted_drafts_total{accepted="2",depth="2"} 80.0',
+        "specgov_decode_tokens_per_second 120.0",
+        "specgov_ticks_total 3.0",
+    ):
+        assert line in lines, line
+    assert any(line.startswith('specgov_build_info{version="') for line in lines)
+
+
+async def test_unknown_is_nan_in_metrics(make):
+    """An engine that does not answer has no load, rather than none."""
+    bench = await make()
+    bench.engine.plugin = False
+    for path in ("/v1/loads", "/metrics", "/server_info"):
+        bench.engine.fail[path] = httpx.ConnectError("refused")
+    await bench.run(2)
+    lines = (await bench.api.get("/metrics")).text.splitlines()
+    assert "specgov_running_requests NaN" in lines
+    assert 'specgov_signal_age_seconds{signal="load"} NaN' in lines
+    assert 'specgov_engine_link{link="no_plugin"} 1.0' in lines
+    assert not any(line.startswith("specgov_schedule_depth{") for line in lines)

@@ -1,0 +1,198 @@
+"""The commands, with their exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from controller import cli
+from controller.cli import _common, engine_setup, run
+from controller.control_state import parse_control_state
+from controller.errors import EngineNotFoundError, SettingsError
+from controller.exposition import parse_loads, parse_server_info
+from controller.launch_flags import parse_depths
+from controller.preflight import Facts, Verdict, check, passed
+from tests.controller.test_exposition import load
+
+
+@pytest.fixture
+def invoke():
+    """Runs a command."""
+    return lambda *args: CliRunner().invoke(cli.make_app(), args)
+
+
+def test_engine_flags_start_at_the_largest_candidate_and_write_the_config(invoke, tmp_path):
+    """Releases up to 0.5.19 fail to start otherwise."""
+    config = tmp_path / "adaptive.json"
+    result = invoke("engine-flags", "--depths", "0,1,2,4", "--config", str(config), "--json")
+    flags = json.loads(result.stdout)["flags"]
+    assert "--speculative-num-steps 4" in flags
+    assert "--speculative-num-draft-tokens 5" in flags
+    assert f"--speculative-adaptive-config {config}" in flags
+    assert json.loads(config.read_text()) == {"1": {"candidate_steps": [0, 1, 2, 4]}}
+
+
+@pytest.mark.parametrize("text", ["", "0", "1,x", "-1", "99", "1.5"])
+def test_depths_that_make_no_sense_are_refused(text):
+    """With the rule and the value."""
+    with pytest.raises(SettingsError, match="--depths must"):
+        parse_depths(text)
+
+
+def test_depths_are_sorted_and_counted_once():
+    """As the config file wants them."""
+    assert parse_depths("4, 0,1,1") == [0, 1, 4]
+
+
+def facts(info="server_info_overlap", control=None, control_error=None, **changes):
+    sample = parse_loads(load("loads_busy"))
+    body = load(info) | changes
+    return Facts(parse_server_info(body), None, control, control_error, sample, None, sample, None)
+
+
+def verdicts(checks):
+    return {c.name: c.verdict for c in checks}
+
+
+def test_preflight_passes_a_server_that_runs_as_it_must(fake_state):
+    """Depth 0 at SGLang's own cost is a warning, not a failure."""
+    checks = check(facts(control=parse_control_state(fake_state)))
+    assert passed(checks)
+    assert [c.name for c in checks if c.verdict is not Verdict.PASS] == ["plain decode"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "mend"),
+    [
+        ({"speculative_algorithm": None}, "algorithm", "--speculative-algorithm EAGLE3"),
+        ({"speculative_algorithm": "NGRAM"}, "algorithm", "--speculative-algorithm EAGLE3"),
+        ({"speculative_eagle_topk": 4}, "topk", "--speculative-eagle-topk 1"),
+        ({"speculative_num_draft_tokens": 8}, "draft tokens", "--speculative-num-draft-tokens 3"),
+        ({"disable_overlap_schedule": True}, "overlap", "leave out --disable-overlap-schedule"),
+        ({"speculative_adaptive": False}, "adaptive", "--speculative-adaptive"),
+        ({"enable_dp_attention": True}, "attention", "leave out --enable-dp-attention"),
+    ],
+)
+def test_preflight_names_the_flag_that_mends_each_failure(fake_state, changes, name, mend):
+    """One thing wrong: one failure, with its flag."""
+    checks = check(facts(control=parse_control_state(fake_state), **changes))
+    (failed,) = [c for c in checks if c.verdict is Verdict.FAIL]
+    assert failed.name == name
+    assert mend in failed.mend
+    assert not passed(checks)
+
+
+def test_preflight_takes_what_is_not_stated_for_a_failure(fake_state):
+    """Unknown is not fine."""
+    body = load("server_info_overlap")
+    del body["speculative_adaptive"]
+    sample = parse_loads(load("loads_busy"))
+    state = parse_control_state(fake_state)
+    checks = check(Facts(parse_server_info(body), None, state, None, sample, None, sample, None))
+    assert verdicts(checks)["adaptive"] is Verdict.UNKNOWN
+    assert not passed(checks)
+
+
+def test_preflight_tells_a_server_without_the_plugin():
+    """404 at /speculation."""
+    missing = EngineNotFoundError(404, "GET /speculation: HTTP 404")
+    checks = check(facts("server_info_h200", control_error=missing))
+    (plugin,) = [c for c in checks if c.name == "plugin"]
+    assert plugin.verdict is Verdict.FAIL
+    assert plugin.mend.startswith("pip install --no-deps specgov")
+
+
+def test_preflight_of_nothing_ends_with_3(invoke):
+    """No server at that port: each check that needs it fails, and the exit code says no."""
+    result = invoke("preflight", "--engine", "http://127.0.0.1:9", "--json")
+    assert result.exit_code == _common.EXIT_UNMET
+    said = json.loads(result.stdout)
+    assert said["passed"] is False
+    assert said["checks"][0]["verdict"] == "fail"
+
+
+def test_run_refuses_bad_settings_with_2(invoke, capsys):
+    """The message names the field; nothing is started."""
+    with pytest.raises(SettingsError, match="--listen must be HOST:PORT"):
+        run._flags(engine=None, policy=None, listen="9470", store=None, dry_run=None, assign=[])
+    assert invoke("run", "--set", "engine.ulr=x").exit_code == _common.EXIT_USAGE
+    assert invoke("run", "--policy", "clever").exit_code == _common.EXIT_USAGE
+
+
+def test_status_without_a_sidecar_ends_with_1(invoke):
+    """And says where it looked."""
+    assert invoke("status", "--url", "http://127.0.0.1:9").exit_code == _common.EXIT_FAILED
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("30m", 1800), ("8h", 28_800), ("2d", 172_800), ("1.5h", 5400)],
+)
+def test_durations(text, seconds):
+    """Seconds, minutes, hours, days."""
+    assert _common.duration_s(text) == seconds
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """Replaces the call to a sidecar; notes what was asked."""
+    asked = []
+
+    def fake(answer):
+        def call(method, url, path, token_file, **request):
+            asked.append((method, path, request))
+            return answer
+
+        monkeypatch.setattr("controller.cli.operate.call", call)
+        return asked
+
+    return fake
+
+
+def test_override_sends_the_order(invoke, answers):
+    """`specgov override off --ttl 30m --reason ...`."""
+    asked = answers({"mode": "off", "expires_unix_s": None, "durable": True})
+    result = invoke("override", "off", "--ttl", "30m", "--reason", "incident 7", "--actor", "jo")
+    assert result.exit_code == 0
+    body = {"mode": "off", "depth": None, "ttl_s": 1800.0, "reason": "incident 7", "actor": "jo"}
+    assert asked == [("PUT", "/v1/override", {"json": body})]
+
+
+def test_override_wants_a_reason_and_a_known_mode(invoke, answers):
+    """Nothing is sent."""
+    asked = answers({})
+    assert invoke("override", "off").exit_code == _common.EXIT_USAGE
+    assert invoke("override", "sideways", "--reason", "x").exit_code == _common.EXIT_USAGE
+    assert invoke("override", "off", "--reason", "x", "--ttl", "soon").exit_code == _common.EXIT_USAGE
+    assert asked == []
+
+
+async def test_status_decisions_and_explain_print_what_the_api_says(make, invoke, answers):
+    """One screen, with markup in an operator's text left as it is; 3 when something needs attention."""
+    bench = await make()
+    await bench.api.put("/v1/override", json={"mode": "off", "reason": "[bold]x[/]", "ttl_s": 60})
+    await bench.run(3, batch_size=4)
+    answers((await bench.api.get("/v1/status")).json())
+    result = invoke("status")
+    assert "off by someone: [bold]x[/]" in result.stdout
+    assert "specgov override auto" in result.stdout
+    assert result.exit_code == 0
+    answers((await bench.api.get("/v1/decisions")).json())
+    assert "override" in invoke("decisions").stdout
+    answers((await bench.api.get("/v1/explain")).json())
+    assert "what would change it:" in invoke("explain").stdout
+    bench.engine.plugin = False
+    await bench.tick()
+    answers((await bench.api.get("/v1/status")).json())
+    result = invoke("status")
+    assert "no_plugin" in result.stdout
+    assert result.exit_code == _common.EXIT_UNMET
+
+
+def test_commands_are_found_by_module():
+    """A new file in the package is a new group of commands; helpers are not."""
+    names = {command.name or command.callback.__name__ for command in cli.make_app().registered_commands}
+    assert {"run", "status", "override", "decisions", "explain", "preflight", "engine-flags"} <= names
+    assert engine_setup.register
