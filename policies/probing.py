@@ -100,6 +100,8 @@ class Prospect:
     """Share of decode steps that are timed (no prefill in between), 0..1."""
     aftermath_s: Floats
     """Decode seconds lost after a probe because requests then draft badly, by arm."""
+    aftermath_share: Floats
+    """Share of decode time that an arm in force would cost in the same way, by arm."""
     horizon_s: float
     """Decode seconds that a finding will be of use."""
     first: npt.NDArray[np.bool_]
@@ -142,6 +144,7 @@ class Prober:
         self.pending: Pending | None = None
         self.spent_s = 0.0
         self.aftermath_s = 0.0
+        """What probes of cold are believed to have cost afterwards; bounded like `spent_s`."""
         self.decode_s = 0.0
         self.probes = 0
         self._rests: dict[tuple[int, Arm], Rest] = {}
@@ -196,7 +199,8 @@ class Prober:
         for n in self._bursts(prospect.clean_steps):
             value = self._net_value(prospect, n)
             value = np.where(prospect.first & (value > 0), value + FIRST, value)
-            value[prospect.step_s * n + prospect.aftermath_s > free_s] = -math.inf
+            value[prospect.step_s * n > free_s] = -math.inf
+            value[prospect.aftermath_s > free_s + self.spent_s - self.aftermath_s] = -math.inf
             for a in np.argsort(-value):
                 if value[a] <= best_value:
                     break
@@ -229,7 +233,7 @@ class Prober:
     def _free_s(self, step_s: float) -> float:
         p = self.params
         loan_s = p.loan_steps * step_s if p.share > 0 else 0.0
-        return loan_s + p.share * self.decode_s - self.spent_s - self.aftermath_s
+        return loan_s + p.share * self.decode_s - self.spent_s
 
     def _may_probe(self, prospect: Prospect, a: int, now_s: float, bucket: int) -> bool:
         if a == int(prospect.chosen[prospect.here]):
@@ -248,7 +252,8 @@ class Prober:
         delta = prospect.delta[prospect.here]
         lost = n * prospect.step_s * np.maximum(0.02, 1.0 - np.exp(np.minimum(0.0, delta)))
         switching = prospect.aftermath_s + prospect.step_s[prospect.chosen[prospect.here]]
-        net = prospect.horizon_s * min(1.0, samples / SAMPLES) * (prospect.share @ gain) - lost - switching
+        gained = np.maximum(0.0, prospect.share @ gain - prospect.aftermath_share)
+        net = prospect.horizon_s * min(1.0, samples / SAMPLES) * gained - lost - switching
         return np.asarray(net / (n * prospect.step_s))
 
 

@@ -75,24 +75,26 @@ class Outlook:
 
     def error(self, incumbent: Indices) -> Floats:
         """Standard error of log_rate[g, a] - log_rate[g, incumbent[g]]; shared error cancels."""
-        return np.sqrt(self._cost_variance(incumbent) + self.yields.difference_variance(incumbent))
+        return np.asarray(
+            np.sqrt(self._cost_variance(incumbent) + self.yields.difference_variance(incumbent))
+        )
 
     def _cost_variance(self, i: Indices) -> Floats:
         g = np.arange(len(SIZES))
         own = np.einsum("gaa->ga", self.covariance)
-        return np.maximum(0.0, own + own[g, i][:, None] - 2 * self.covariance[g, :, i])
+        return np.asarray(np.maximum(0.0, own + own[g, i][:, None] - 2 * self.covariance[g, :, i]))
 
     def cost_variance_given(self, i: Indices) -> Floats:
         """Variance of log T[g, a] once log T[g, i[g]] is known."""
         g = np.arange(len(SIZES))
         own = np.einsum("gaa->ga", self.covariance)
-        return np.maximum(1e-9, own - self.covariance[g, :, i] ** 2 / own[g, i][:, None])
+        return np.asarray(np.maximum(1e-9, own - self.covariance[g, :, i] ** 2 / own[g, i][:, None]))
 
     @cached_property
     def own_error(self) -> Floats:
         """Standard error of log_rate itself."""
         of_yield = (self.yields.gradient**2) @ self.yields.variance
-        return np.sqrt(np.einsum("gaa->ga", self.covariance) + of_yield[None, :])
+        return np.asarray(np.sqrt(np.einsum("gaa->ga", self.covariance) + of_yield[None, :]))
 
     def indices(self, schedule: Schedule, otherwise: Arm) -> Indices:
         """The arm (index) of `schedule` at each start; `otherwise` where it names one that is not built."""
@@ -114,6 +116,15 @@ def _aftermath_s(models: Models, arms: Sequence[Arm], in_force: Arm) -> Floats:
     """Seconds that a probe of each arm costs after it is over."""
     loss_s = 0.0 if is_cold(in_force) else models.ledger.loss_s(models.load.step_s)
     return np.array([loss_s * is_cold(arm) for arm in arms])
+
+
+def _aftermath_share(models: Models, arms: Sequence[Arm], in_force: Arm, here: int) -> Floats:
+    """Share of decode time that each arm would cost by its rises from cold, were it in force from here up."""
+    if is_cold(in_force):
+        return np.zeros(len(arms))
+    rises = float(models.load.crossings(STARTS)[max(0, here - 1)]) / 2 if here else 0.0
+    share = rises * models.ledger.loss_s(models.load.step_s) / models.load.step_s
+    return np.array([share * is_cold(arm) for arm in arms])
 
 
 def is_first_off(arms: Sequence[Arm]) -> npt.NDArray[np.bool_]:
@@ -141,7 +152,12 @@ def surface(models: Models, outlook: Outlook, incumbent: Indices) -> Surface:
 
 
 def prospect(
-    models: Models, outlook: Outlook, chosen: Indices, batch: float, clean: tuple[float, float],
+    models: Models,
+    outlook: Outlook,
+    chosen: Indices,
+    batch: float,
+    clean: tuple[float, float],
+    *,
     horizon_s: float,
 ) -> Prospect:
     """The outlook as `probing.Prober` takes it, for a probe at the present batch size.
@@ -168,6 +184,7 @@ def prospect(
         p_variance=variance,
         p_noise=models.survival.dispersion * p * (1 - p) / requests,
         clean_steps=clean_steps,
+        aftermath_share=_aftermath_share(models, outlook.arms, outlook.arms[int(chosen[here])], here),
         aftermath_s=_aftermath_s(models, outlook.arms, outlook.arms[int(chosen[here])]),
         horizon_s=horizon_s * models.load.activity,
         first=~outlook.known & (depths == 0) & is_first_off(outlook.arms),

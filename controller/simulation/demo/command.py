@@ -23,7 +23,7 @@ from controller.simulation.demo.run import DemoError, DemoSettings, Stage, drive
 from controller.simulation.demo.view import DemoView, outcome_table
 from controller.simulation.engine import EngineConfig
 
-DEFAULT_POLICY = "threshold"
+DEFAULT_POLICY = "goodput"
 POLICY_PARAMS: dict[str, dict[str, Any]] = {"threshold": {"gear": "cold"}}
 FAILED, INTERRUPTED = 1, 130
 """Exit codes: the demo's own clients failed; Ctrl-C, as shells have it."""

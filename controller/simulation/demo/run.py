@@ -144,7 +144,8 @@ def _shifted(request: Request, by_s: float) -> Request:
 
 
 async def _send_all(url: str, arrivals: Sequence[Arrival], start_s: float) -> None:
-    limits = httpx.Limits(max_connections=None)
+    # Below uvicorn's own 5 s, so that no connection is reused just as the server closes it.
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=1.0)
     client = httpx.AsyncClient(base_url=url, timeout=CLIENT_TIMEOUT_S, limits=limits)
     async with client, asyncio.TaskGroup() as group:
         for arrival in arrivals:
