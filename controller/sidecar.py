@@ -136,7 +136,7 @@ class Sidecar:
         if request.depth is not None and request.mode is not Mode.ON:
             raise OverrideError("depth", f"depth goes with mode on only, got mode {request.mode}")
         built = self.loop.last.observation.built if self.loop.last else ()
-        if not built or request.mode in (Mode.AUTO, Mode.NATIVE):
+        if not built or request.mode.leaves_policy or request.mode is Mode.NATIVE:
             return  # an engine that is away may have built it; if not, the status will say so
         if arm_for(Directive(request.mode, request.depth), built) is None:
             depths = ", ".join(sorted({str(arm.depth) for arm in built}))

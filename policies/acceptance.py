@@ -72,7 +72,9 @@ class Counts:
         self.hits.extend([0.0] * missing)
         self.exposed.extend([0.0] * missing)
 
-    def add(self, hits: Sequence[float], exposed: Sequence[float], dt_s: float, half: tuple[float, float]) -> None:
+    def add(
+        self, hits: Sequence[float], exposed: Sequence[float], dt_s: float, half: tuple[float, float]
+    ) -> None:
         """Fade by the slower of the two half-lives (request-steps, seconds), then add."""
         self.grow(len(hits))
         half_steps, half_s = half

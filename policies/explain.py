@@ -25,7 +25,9 @@ def explain(outlook: Outlook, models: Models, chosen: Indices, batch: float) -> 
         "acceptance_se": [round(float(x) ** 0.5, 4) for x in variance],
         "context_tokens_per_request": round(models.cost.context, 1),
         "loss_per_rise_from_cold_s": round(models.ledger.loss_s(models.load.step_s), 4),
-        "unknown_arms": [str(arm) for arm, known in zip(outlook.arms, outlook.known, strict=True) if not known],
+        "unknown_arms": [
+            str(arm) for arm, known in zip(outlook.arms, outlook.known, strict=True) if not known
+        ],
         "acceptance_alarms": models.survival.alarms,
         "step_time_alarms": models.cost.alarms,
         "acceptance_changes_per_hour": round(3600 * models.survival.changes.per_s, 3),

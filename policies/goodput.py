@@ -105,7 +105,9 @@ class Goodput:
         """Learn from `observation`, then propose."""
         arms = ordered(a for a in observation.built if isinstance(a, Arm))[:MAX_ARMS]
         if not arms:
-            return Decision(Action.HOLD, Reason.NOT_BUILT, "the engine has no depth built that could be chosen")
+            return Decision(
+                Action.HOLD, Reason.NOT_BUILT, "the engine has no depth built that could be chosen"
+            )
         cells = sound_cells(observation.cells)
         self._learn(observation, cells)
         self.outlook = Outlook.of(self.models, arms)
@@ -159,7 +161,9 @@ class Goodput:
             arm_now = self._current.arm_for(KNOTS[pending.bucket]) if self._current else None
             timed = sum(n for _, _, n in mine)
             mean_s = 1.0 / self.models.survival.changes.per_s
-            self.prober.progress(steps, timed, self._clock_s, arm_now, mean_s / self.params.probe.looks_per_change)
+            self.prober.progress(
+                steps, timed, self._clock_s, arm_now, mean_s / self.params.probe.looks_per_change
+            )
 
     def _learn_clean_steps(self, cells: Sequence[CellDelta]) -> None:
         steps = sum(cell.steps for cell in cells)
@@ -224,7 +228,7 @@ class Goodput:
         cold = outlook.arms[int(chosen[size_index(batch)])].gear in (Gear.COLD, Gear.FROZEN)
         clean = (self._clean_share if cold else 1.0, self._clean_steps)
         horizon_s = min(self.params.probe.horizon_s, 1.0 / self.models.survival.changes.per_s)
-        view = prospect(self.models, outlook, chosen, batch, clean, horizon_s)
+        view = prospect(self.models, outlook, chosen, batch, clean, horizon_s=horizon_s)
         bucket = load.current_bucket
         return self.prober.propose(view, self._clock_s, bucket_index(batch) if bucket is None else bucket)
 
@@ -316,16 +320,20 @@ class Goodput:
         """Raises `ValueError` (field, rule, value), and then has taken over nothing."""
         if state.get("version") != STATE_VERSION:
             raise ValueError(f"version must be {STATE_VERSION}, got {state.get('version')!r}")
-        parts = {name: state.get(name) for name in ("acceptance", "step_cost", "load", "gears")}
-        for name, part in parts.items():
-            if not isinstance(part, Mapping):
-                raise ValueError(f"{name} must be an object, got {part!r:.80}")  # noqa: TRY004
+        parts = {name: _part(state, name) for name in ("acceptance", "step_cost", "load", "gears")}
         fresh = Goodput(self.params).models
         fresh.survival.import_state(parts["acceptance"])
         fresh.cost.import_state(parts["step_cost"])
         fresh.load.import_state(parts["load"])
         fresh.ledger.import_state(parts["gears"])
         self.models = fresh
+
+
+def _part(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = state.get(name)
+    if not isinstance(part, Mapping):
+        raise ValueError(f"{name} must be an object, got {part!r:.80}")  # noqa: TRY004  (a bad value)
+    return part
 
 
 def settle(chosen: Indices, incumbent: Indices, outlook: Outlook, load: Load) -> Indices:

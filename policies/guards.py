@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from policies.arms import deeper_anywhere, only_built
 from policies.base import Policy
+from policies.crash_loop import CrashLoop, CrashLoopParams
+from policies.freeze import Freeze
+from policies.guard import ChangeGuard, Guard
 from policies.override import Override
 from policies.types import Action, Decision, Observation, Reason, Schedule
+from policies.verification import VerificationParams, Verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,10 @@ class GuardParams:
     """After this many failed decisions in a row `fallback` decides, >= 1; until then each one holds."""
     fallback: Literal["native", "hold"] = "native"
     """What decides while the policy fails: `native` hands back to SGLang, `hold` keeps what is in force."""
+    verification: VerificationParams = field(default_factory=VerificationParams)
+    """When a change that did not bring more is taken back."""
+    crash_loop: CrashLoopParams = field(default_factory=CrashLoopParams)
+    """When an engine that keeps restarting is pinned to off."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` when a value is out of range."""
@@ -60,18 +68,6 @@ class GuardParams:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)!r}")
         if self.fallback not in ("native", "hold"):
             raise ValueError(f"fallback must be native or hold, got {self.fallback!r}")
-
-
-class Guard:
-    """A policy around a policy; subclasses define `decide`."""
-
-    def __init__(self, inner: Policy) -> None:
-        self.inner = inner
-
-    @property
-    def name(self) -> str:
-        """The inner policy's name."""
-        return self.inner.name
 
 
 class Contained(Guard):
@@ -133,43 +129,6 @@ class Freshness(Guard):
             return held
         detail = f"handed back: no sound input for {lost_s:.0f} s ({held.detail})"
         return Decision(Action.RELEASE, Reason.LOST_INPUT, detail, evidence={**evidence, "lost_s": lost_s})
-
-
-class ChangeGuard(Guard):
-    """Base of guards that judge changes of the schedule: knows what was let through last.
-
-    Nothing was let through after a release or an engine restart, so the next schedule is no change.
-    """
-
-    def __init__(self, inner: Policy) -> None:
-        super().__init__(inner)
-        self.current: Schedule | None = None
-        self._epoch = 0
-
-    def decide(self, observation: Observation) -> Decision:
-        """The proposal, or what `judge` makes of it when it would change the schedule in force."""
-        proposal = self.inner.decide(observation)
-        if observation.engine_epoch != self._epoch:
-            self._epoch, self.current = observation.engine_epoch, None
-        if proposal.action is Action.RELEASE:
-            self.current = None
-        if proposal.schedule is None or proposal.schedule == self.current:
-            return proposal
-        if self.current is not None:
-            verdict = self.judge(proposal, self.current, observation)
-            if verdict is not None:
-                return verdict
-        self.current = proposal.schedule
-        self.changed(observation)
-        return proposal
-
-    def judge(self, proposal: Decision, current: Schedule, observation: Observation) -> Decision | None:
-        """What to do instead of changing from `current` to the proposal; `None`: let it through."""
-        raise NotImplementedError
-
-    def changed(self, observation: Observation) -> None:
-        """Called whenever a new schedule is let through."""
-        raise NotImplementedError
 
 
 class Dwell(ChangeGuard):
@@ -246,5 +205,8 @@ def stack(policy: Policy, params: GuardParams, *, dry_run: bool = False) -> Poli
     guarded = Freshness(guarded, params.max_age_s, params.lost_after_s)
     guarded = Dwell(guarded, params.dwell_down_s, params.dwell_up_s)
     guarded = SwitchBudget(guarded, params.max_switches, params.switch_window_s)
+    guarded = Verified(guarded, params.verification)
+    guarded = Freeze(guarded)
+    guarded = CrashLoop(guarded, params.crash_loop)
     guarded = Override(guarded)
     return DryRun(guarded) if dry_run else guarded

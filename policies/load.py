@@ -109,7 +109,9 @@ class Load:
         """
         k = np.array([bucket_index(start) for start in starts])
         low, high = np.array(KNOTS)[k], np.array([*KNOTS[1:], 2 * KNOTS[-1]])[k]
-        middle = np.array([(a + b - 1) / 2 for a, b in zip(starts, [*starts[1:], 2 * KNOTS[-1]], strict=True)])
+        middle = np.array(
+            [(a + b - 1) / 2 for a, b in zip(starts, [*starts[1:], 2 * KNOTS[-1]], strict=True)]
+        )
         reach = 2 * np.minimum(self.batch[k] - low, high - 1 - self.batch[k]) + (high - low) / 4
         shape = np.maximum(1e-9, 1 - np.abs(middle - self.batch[k]) / np.maximum(1.0, reach))
         of_bucket = np.bincount(k, weights=shape, minlength=len(KNOTS))

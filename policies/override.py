@@ -33,7 +33,7 @@ class Override:
         if proposal.action is not Action.HOLD:
             self._last = proposal
         directive = observation.directive
-        if directive is not None and directive.mode is not Mode.AUTO:
+        if directive is not None and not directive.mode.leaves_policy:
             self._obeying = True
             return _obey(directive, observation.built)
         was_obeying, self._obeying = self._obeying, False

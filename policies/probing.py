@@ -141,7 +141,6 @@ class Prober:
         self.params = params or ProbeParams()
         self.pending: Pending | None = None
         self.spent_s = 0.0
-        self.aftermath_s = 0.0
         self.decode_s = 0.0
         self.probes = 0
         self._rests: dict[tuple[int, Arm], Rest] = {}
@@ -196,7 +195,7 @@ class Prober:
         for n in self._bursts(prospect.clean_steps):
             value = self._net_value(prospect, n)
             value = np.where(prospect.first & (value > 0), value + FIRST, value)
-            value[prospect.step_s * n + prospect.aftermath_s > free_s] = -math.inf
+            value[prospect.step_s * n > free_s] = -math.inf
             for a in np.argsort(-value):
                 if value[a] <= best_value:
                     break
@@ -222,14 +221,13 @@ class Prober:
             return None
         before = prospect.arms[int(prospect.chosen[prospect.here])]
         self.pending = Pending(probe, bucket, before, now_s)
-        self.aftermath_s += float(prospect.aftermath_s[a])
         self.probes += 1
         return probe
 
     def _free_s(self, step_s: float) -> float:
         p = self.params
         loan_s = p.loan_steps * step_s if p.share > 0 else 0.0
-        return loan_s + p.share * self.decode_s - self.spent_s - self.aftermath_s
+        return loan_s + p.share * self.decode_s - self.spent_s
 
     def _may_probe(self, prospect: Prospect, a: int, now_s: float, bucket: int) -> bool:
         if a == int(prospect.chosen[prospect.here]):

@@ -45,7 +45,7 @@ class Surface:
 
 def choose(surface: Surface, min_gain: Floats, confidence: Floats) -> Indices:
     """The arm (index) at each size of the grid; margin and standard errors asked for, by size."""
-    sizes, arms = surface.value.shape
+    arms = surface.value.shape[1]
     loss = TIE * np.arange(arms) - surface.value
     moved = np.arange(arms)[None, :] != surface.incumbent[:, None]
     loss = loss + moved * (min_gain[:, None] + confidence[:, None] * surface.error)

@@ -47,7 +47,13 @@ def sound_cells(cells: object) -> tuple[CellDelta, ...]:
 
 def _is_sound(cell: CellDelta) -> bool:
     counts = (cell.steps, cell.request_steps, cell.tokens, cell.timed_steps, cell.timed_request_steps)
-    sums = (cell.after_prefill_steps, cell.after_prefill_seconds, cell.timed_seconds, cell.timed_seconds_sq, cell.timed_context_tokens)
+    sums = (
+        cell.after_prefill_steps,
+        cell.after_prefill_seconds,
+        cell.timed_seconds,
+        cell.timed_seconds_sq,
+        cell.timed_context_tokens,
+    )
     if finite(cell.batch_bucket, 1, 1 << 20) is None or any(finite(v) is None for v in (*counts, *sums)):
         return False
     if not all(_are_counts(h, cell.arm.depth) for h in (cell.accepted, cell.accepted_after_cold)):

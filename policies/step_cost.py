@@ -418,9 +418,10 @@ class StepCost:
         """Raises `ValueError` naming the field."""
         cells = dict(_read_cell(row) for row in _rows(state, "cells", len(KNOTS) * 72))
         slopes = dict(_read_slope(row) for row in _rows(state, "slopes", 72))
-        context = finite(state.get("context_tokens_per_request"))
+        told = state.get("context_tokens_per_request")
+        context = finite(told)
         if context is None:
-            raise ValueError(f"context_tokens_per_request must be a number >= 0, got {state.get('context_tokens_per_request')!r}")  # fmt: skip
+            raise ValueError(f"context_tokens_per_request must be a number >= 0, got {told!r}")
         self.cells, self.slopes, self.context = cells, slopes, context
 
 

@@ -75,24 +75,26 @@ class Outlook:
 
     def error(self, incumbent: Indices) -> Floats:
         """Standard error of log_rate[g, a] - log_rate[g, incumbent[g]]; shared error cancels."""
-        return np.sqrt(self._cost_variance(incumbent) + self.yields.difference_variance(incumbent))
+        return np.asarray(
+            np.sqrt(self._cost_variance(incumbent) + self.yields.difference_variance(incumbent))
+        )
 
     def _cost_variance(self, i: Indices) -> Floats:
         g = np.arange(len(SIZES))
         own = np.einsum("gaa->ga", self.covariance)
-        return np.maximum(0.0, own + own[g, i][:, None] - 2 * self.covariance[g, :, i])
+        return np.asarray(np.maximum(0.0, own + own[g, i][:, None] - 2 * self.covariance[g, :, i]))
 
     def cost_variance_given(self, i: Indices) -> Floats:
         """Variance of log T[g, a] once log T[g, i[g]] is known."""
         g = np.arange(len(SIZES))
         own = np.einsum("gaa->ga", self.covariance)
-        return np.maximum(1e-9, own - self.covariance[g, :, i] ** 2 / own[g, i][:, None])
+        return np.asarray(np.maximum(1e-9, own - self.covariance[g, :, i] ** 2 / own[g, i][:, None]))
 
     @cached_property
     def own_error(self) -> Floats:
         """Standard error of log_rate itself."""
         of_yield = (self.yields.gradient**2) @ self.yields.variance
-        return np.sqrt(np.einsum("gaa->ga", self.covariance) + of_yield[None, :])
+        return np.asarray(np.sqrt(np.einsum("gaa->ga", self.covariance) + of_yield[None, :]))
 
     def indices(self, schedule: Schedule, otherwise: Arm) -> Indices:
         """The arm (index) of `schedule` at each start; `otherwise` where it names one that is not built."""
@@ -141,7 +143,12 @@ def surface(models: Models, outlook: Outlook, incumbent: Indices) -> Surface:
 
 
 def prospect(
-    models: Models, outlook: Outlook, chosen: Indices, batch: float, clean: tuple[float, float],
+    models: Models,
+    outlook: Outlook,
+    chosen: Indices,
+    batch: float,
+    clean: tuple[float, float],
+    *,
     horizon_s: float,
 ) -> Prospect:
     """The outlook as `probing.Prober` takes it, for a probe at the present batch size.

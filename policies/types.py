@@ -152,6 +152,15 @@ class Mode(StrEnum):
     """One depth at every batch size."""
     NATIVE = "native"
     """SGLang's own policy."""
+    NO_DEEPER = "no_deeper"
+    """The policy, but it may not draft deeper anywhere than it does now."""
+    NO_SHALLOWER = "no_shallower"
+    """The policy, but it may not draft shallower anywhere than it does now."""
+
+    @property
+    def leaves_policy(self) -> bool:
+        """Whether the policy still decides, if in one direction only."""
+        return self in (Mode.AUTO, Mode.NO_DEEPER, Mode.NO_SHALLOWER)
 
 
 @dataclass(frozen=True, slots=True)

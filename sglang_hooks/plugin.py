@@ -6,6 +6,7 @@ what is counted in `recorder`, who may ask in `control_plane`.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import multiprocessing
 import os
@@ -198,8 +199,7 @@ class SchedulerHooks:
             try:
                 if batch.forward_mode.is_decode():
                     launch = control.result_arriving(result.speculative_num_draft_tokens - 1)
-                    live = [i for i, r in enumerate(batch.reqs) if not (r.finished() or r.is_retracted)]
-                    seen = (launch, live)
+                    seen = (launch, [not (r.finished() or r.is_retracted) for r in batch.reqs])
                 elif batch.forward_mode.is_extend():
                     prefilled = True
             except Exception:
@@ -215,16 +215,18 @@ class SchedulerHooks:
                 self.guard.failed("recording a result")
         return output
 
-    def _record(self, control: Any, batch: Any, result: Any, launch: Any, live: list[int]) -> None:
-        requests = [batch.reqs[i] for i in live]
-        accepted = result.num_correct_drafts_per_req_cpu
+    def _record(self, control: Any, batch: Any, result: Any, launch: Any, live: list[bool]) -> None:
+        requests, accepted = batch.reqs, result.num_correct_drafts_per_req_cpu
+        if not all(live):
+            requests = list(itertools.compress(requests, live))
+            accepted = list(itertools.compress(accepted, live))
         control.decode_result(
             self._clock(),
             launch,
-            batch_size=len(batch.reqs),
+            batch_size=len(live),
             requests=requests,
-            accepted=[accepted[i] for i in live],
-            context_tokens=sum(len(r.origin_input_ids) + len(r.output_ids) for r in requests),
+            accepted=accepted,
+            context_tokens=sum([len(r.origin_input_ids) + len(r.output_ids) for r in requests]),
         )
 
     def _control_of(self, scheduler: Any) -> RankControl:

@@ -25,7 +25,7 @@ from controller.cli._common import (
     show_json,
 )
 
-MODES = ("off", "on", "native", "auto")
+MODES = ("off", "on", "native", "no_deeper", "no_shallower", "auto")
 
 
 def register(app: typer.Typer) -> None:

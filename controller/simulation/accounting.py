@@ -103,9 +103,10 @@ class Accountant:
         self._count_switches(used)
 
     def _count_switches(self, used: npt.NDArray[np.int64]) -> None:
+        first, last = int(used[0]), int(used[-1])
         self.totals.switches += int(np.count_nonzero(np.diff(used)))
-        self.totals.switches += self._last_used is not None and self._last_used != used[0]
-        self._last_used = int(used[-1])
+        self.totals.switches += self._last_used not in (None, first)
+        self._last_used = last
 
     def _add(self, used: npt.NDArray[np.int64], tokens: Floats, spent: Floats, same_tokens: Floats) -> None:
         totals = self.totals

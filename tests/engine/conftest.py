@@ -1,6 +1,7 @@
 """Fixtures of the tests that run on the real SGLang on CPU; one server at a time, shared per mode."""
 
 import contextlib
+import signal
 
 import httpx
 import pytest
@@ -48,6 +49,7 @@ def engine(say):
 def servers(engine, tmp_path_factory, say):
     """Gives the server of a mode, stopping the one of another mode first."""
     running = {}
+    signal.signal(signal.SIGTERM, lambda *_: pytest.exit("terminated"))  # so that no server is left behind
 
     def of(mode):
         if mode not in running:

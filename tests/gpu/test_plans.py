@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE)]
+sys.path[:0] = [str(HERE), str(HERE / "plans")]
 
 from kit.engines import GpuEngine  # noqa: E402 - the path comes first
 from kit.rehearsal import Rehearsal  # noqa: E402

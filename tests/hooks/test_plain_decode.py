@@ -279,7 +279,7 @@ def test_the_draft_extend_runs_as_the_gear_says(gear, runs):
 
 
 def test_warm_puts_the_draft_extend_off_and_takes_several_tokens_in_at_once():
-    """The third of three steps runs SGLang's function on what was kept; the others tell when they read last."""
+    """The third of three steps runs SGLang's function on what was kept; others tell of their last read."""
     hooks = make_hooks(gear="warm")
     hooks._zero.deferrable = True
     calls = []

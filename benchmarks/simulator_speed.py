@@ -1,0 +1,72 @@
+"""How fast the simulator is: decode steps per second of real time, and virtual over real time.
+
+    python benchmarks/simulator_speed.py [--seconds 3600] [--json]
+
+An hour of a steady load at several levels of concurrency, governed by a policy through the sidecar's observer and
+the hook's own policy, recorder and control plane; and with one arm held, without any of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from controller.simulation.acceptance import parse_acceptance
+from controller.simulation.closed_loop import Bench, ClosedLoopResult
+from controller.simulation.cost_profile import load_profile
+from controller.simulation.replay_command import DEFAULT_POLICY, guarded
+
+LEVELS = (1, 8, 32, 128)
+
+
+def measure(seconds: float, policy: str) -> Iterator[dict[str, Any]]:
+    """Per concurrency and way to run: steps, real seconds, speed-up."""
+    for level in LEVELS:
+        bench = Bench(
+            load_profile("h200_llama8b_triton"), parse_acceptance("0.745"), (level,), measure_s=seconds
+        )
+        yield _time(f"policy {policy}", level, lambda bench=bench: bench.govern(guarded(policy)[1]))
+        yield _time("depth 2 held", level, lambda bench=bench: bench.hold((2, "on")))
+
+
+def _time(name: str, level: int, run: Callable[[], list[ClosedLoopResult]]) -> dict[str, Any]:
+    start_s = time.perf_counter()
+    (result,) = run()
+    real_s = time.perf_counter() - start_s
+    return {
+        "run": name,
+        "concurrency": level,
+        "virtual_s": result.seconds,
+        "real_s": real_s,
+        "speed_up": result.seconds / real_s,
+        "decode_steps_per_s": result.decode_steps / real_s,
+        "tokens_per_s": result.output_tok_s * result.seconds / real_s,
+    }
+
+
+def main() -> None:
+    """Print a table, or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--policy", default=DEFAULT_POLICY)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = list(measure(options.seconds, options.policy))
+    if options.json:
+        json.dump(rows, sys.stdout, indent=1)
+        return
+    sys.stdout.write("| run | C | virtual s | real s | speed-up | decode steps/s | tokens/s |\n")
+    sys.stdout.write("|---|---|---|---|---|---|---|\n")
+    for row in rows:
+        sys.stdout.write(
+            f"| {row['run']} | {row['concurrency']} | {row['virtual_s']:.0f} | {row['real_s']:.1f} "
+            f"| {row['speed_up']:.0f}x | {row['decode_steps_per_s']:.0f} | {row['tokens_per_s']:.0f} |\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""An engine that keeps restarting under our control must not be steered into the next crash."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from policies import arms
+from policies.base import Policy
+from policies.guard import Guard
+from policies.soundness import elapsed_s
+from policies.types import Action, Decision, Observation, Reason, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class CrashLoopParams:
+    """What counts as a crash loop."""
+
+    restarts: int = 3
+    """Engine restarts within `window_s` that pin speculation off, >= 1."""
+    window_s: float = 900.0
+    """Length of the window, > 0.  Restarts of a large model take minutes."""
+    pin_s: float = 3600.0
+    """How long off is pinned after the last of them, > 0; an operator's order ends it sooner."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for values out of range."""
+        if self.restarts < 1:
+            raise ValueError(f"restarts must be >= 1, got {self.restarts!r}")
+        if not self.window_s > 0 or not self.pin_s > 0:
+            raise ValueError(f"window_s and pin_s must be > 0, got {self.window_s!r}, {self.pin_s!r}")
+
+
+class CrashLoop(Guard):
+    """Pins off after too many engine restarts; the inner policy goes on learning meanwhile."""
+
+    def __init__(self, inner: Policy, params: CrashLoopParams | None = None) -> None:
+        super().__init__(inner)
+        self._params = params or CrashLoopParams()
+        self._restarts_s: deque[float] = deque(maxlen=self._params.restarts)
+        self._epoch: int | None = None
+        self._clock_s = 0.0
+        self._now_s: float | None = None
+        self._pinned_until_s: float | None = None
+
+    def decide(self, observation: Observation) -> Decision:
+        """The proposal, or off while pinned."""
+        proposal = self.inner.decide(observation)
+        self._clock_s += elapsed_s(self._now_s, observation.now_s)
+        self._now_s = observation.now_s
+        if self._epoch is not None and observation.engine_epoch != self._epoch:
+            self._restarted()
+        self._epoch = observation.engine_epoch
+        if self._pinned_until_s is None or self._clock_s >= self._pinned_until_s:
+            self._pinned_until_s = None
+            return proposal
+        return self._off(observation, self._pinned_until_s - self._clock_s)
+
+    def _restarted(self) -> None:
+        self._restarts_s.append(self._clock_s)
+        full = len(self._restarts_s) == self._params.restarts
+        if full and self._clock_s - self._restarts_s[0] <= self._params.window_s:
+            self._pinned_until_s = self._clock_s + self._params.pin_s
+
+    def _off(self, observation: Observation, left_s: float) -> Decision:
+        p = self._params
+        why = f"{p.restarts} engine restarts within {p.window_s:.0f} s"
+        evidence = {"restarts": p.restarts, "window_s": p.window_s, "left_s": round(left_s, 1)}
+        arm = arms.off(observation.built)
+        if arm is None:
+            detail = f"handed back: {why}, and depth 0 is not built"
+            return Decision(Action.RELEASE, Reason.CRASH_LOOP, detail, evidence=evidence)
+        detail = f"off for another {left_s:.0f} s: {why}"
+        return Decision(Action.GOVERN, Reason.CRASH_LOOP, detail, Schedule.constant(arm), evidence=evidence)

@@ -1,0 +1,55 @@
+"""What a guard is: a policy around a policy."""
+
+from __future__ import annotations
+
+from policies.base import Policy
+from policies.types import Action, Decision, Observation, Schedule
+
+
+class Guard:
+    """A policy around a policy; subclasses define `decide`."""
+
+    def __init__(self, inner: Policy) -> None:
+        self.inner = inner
+
+    @property
+    def name(self) -> str:
+        """The inner policy's name."""
+        return self.inner.name
+
+
+class ChangeGuard(Guard):
+    """Base of guards that judge changes of the schedule: knows what was let through last.
+
+    Nothing was let through after a release or an engine restart, so the next schedule is no change.
+    """
+
+    def __init__(self, inner: Policy) -> None:
+        super().__init__(inner)
+        self.current: Schedule | None = None
+        self._epoch = 0
+
+    def decide(self, observation: Observation) -> Decision:
+        """The proposal, or what `judge` makes of it when it would change the schedule in force."""
+        proposal = self.inner.decide(observation)
+        if observation.engine_epoch != self._epoch:
+            self._epoch, self.current = observation.engine_epoch, None
+        if proposal.action is Action.RELEASE:
+            self.current = None
+        if proposal.schedule is None or proposal.schedule == self.current:
+            return proposal
+        if self.current is not None:
+            verdict = self.judge(proposal, self.current, observation)
+            if verdict is not None:
+                return verdict
+        self.current = proposal.schedule
+        self.changed(observation)
+        return proposal
+
+    def judge(self, proposal: Decision, current: Schedule, observation: Observation) -> Decision | None:
+        """What to do instead of changing from `current` to the proposal; `None`: let it through."""
+        raise NotImplementedError
+
+    def changed(self, observation: Observation) -> None:
+        """Called whenever a new schedule is let through."""
+        raise NotImplementedError

@@ -1,0 +1,217 @@
+"""After a change, was it right?  Measured against measured; taken back when it was not.
+
+Independent of any policy's model: before a change and after it the tokens per second of the batch-size
+bucket that is in use are taken from the telemetry, and compared.
+
+    rate = batch size * (1 + mean accepted drafts) * timed steps / timed seconds
+
+Requests that lived through a cold step are left out of the mean: they say nothing about the arm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from policies.base import Policy
+from policies.guard import Guard
+from policies.soundness import elapsed_s, sound_cells
+from policies.step_cost import KNOTS, bucket_index
+from policies.types import Action, Arm, CellDelta, Decision, Observation, Reason, Row, Schedule
+
+MEMORY_TICKS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationParams:
+    """When a change has failed."""
+
+    tolerance: float = 0.05
+    """A rate lower by this share is let pass, 0..1: batches differ within a bucket."""
+    confidence: float = 2.0
+    """Standard errors that the loss must exceed on top, >= 0."""
+    ticks: int = 5
+    """Ticks with clean steps that are needed after the change, >= 2."""
+    patience_s: float = 60.0
+    """A change whose bucket does not come up for so long is taken as it is, > 0."""
+    rest_s: float = 60.0
+    """First rest of an arm that failed in a bucket, > 0; doubles with each failure."""
+    max_rest_s: float = 3600.0
+    """Longest rest, >= rest_s."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for values out of range."""
+        if not 0 <= self.tolerance <= 1 or not self.confidence >= 0:
+            raise ValueError(f"tolerance must be 0..1 and confidence >= 0, got {self!r}")
+        if self.ticks < 2 or not self.patience_s > 0 or not 0 < self.rest_s <= self.max_rest_s:
+            raise ValueError(f"ticks must be >= 2, patience_s > 0 and 0 < rest_s <= max_rest_s, got {self!r}")
+
+
+@dataclass(slots=True)
+class Rate:
+    """Mean and variance of the ticks' rates, exponentially forgotten."""
+
+    ticks: float = 0.0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    def add(self, rate: float) -> None:
+        """One more tick."""
+        self.ticks = self.ticks * 2.0 ** (-1.0 / MEMORY_TICKS) + 1.0
+        delta = rate - self.mean
+        self.mean += delta / self.ticks
+        self.variance += (delta * (rate - self.mean) - self.variance) / self.ticks
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        return math.sqrt(max(0.0, self.variance) / max(1.0, self.ticks))
+
+
+@dataclass(slots=True)
+class Trial:
+    """A change that is being looked at, in one bucket."""
+
+    bucket: int
+    arm: Arm
+    before: Schedule
+    baseline: Rate
+    since_s: float
+    after: Rate
+
+
+@dataclass(slots=True)
+class Rested:
+    """An arm that failed in a bucket."""
+
+    until_s: float
+    next_s: float
+
+
+class Verified(Guard):
+    """Takes back a change that lowered the measured rate, and rests the arm in that bucket."""
+
+    def __init__(self, inner: Policy, params: VerificationParams | None = None) -> None:
+        super().__init__(inner)
+        self._params = params or VerificationParams()
+        self._rates: dict[tuple[int, Arm], Rate] = {}
+        self._rests: dict[tuple[int, Arm], Rested] = {}
+        self._current: Schedule | None = None
+        self._trial: Trial | None = None
+        self._clock_s = 0.0
+        self._now_s: float | None = None
+
+    def decide(self, observation: Observation) -> Decision:
+        """The proposal, without arms that rest; or the schedule before, when the change has failed."""
+        proposal = self.inner.decide(observation)
+        self._clock_s += elapsed_s(self._now_s, observation.now_s)
+        self._now_s = observation.now_s
+        cells = sound_cells(observation.cells)
+        self._measure(cells)
+        if proposal.action is Action.RELEASE:
+            self._current = self._trial = None
+            return proposal
+        failed = self._judge()
+        if failed is not None and all(row.arm in observation.built for row in failed.before.rows):
+            return self._take_back(failed)
+        if proposal.schedule is None or proposal.schedule == self._current:
+            return proposal
+        return self._let_through(proposal, proposal.schedule, cells)
+
+    def _measure(self, cells: Iterable[CellDelta]) -> None:
+        for cell in cells:
+            rate, key = clean_rate(cell), (bucket_index(cell.batch_bucket), cell.arm)
+            if rate is None:
+                continue
+            self._rates.setdefault(key, Rate()).add(rate)
+            if self._trial is not None and key == (self._trial.bucket, self._trial.arm):
+                self._trial.after.add(rate)
+
+    def _judge(self) -> Trial | None:
+        """The trial, when it has failed; one that has passed or waited too long ends."""
+        trial, p = self._trial, self._params
+        if trial is None:
+            return None
+        if trial.after.ticks < p.ticks * 0.9:
+            if self._clock_s - trial.since_s > p.patience_s:
+                self._trial = None
+            return None
+        self._trial = None
+        error = math.hypot(trial.baseline.error, trial.after.error)
+        least = trial.baseline.mean * (1 - p.tolerance) - p.confidence * error
+        if trial.after.mean >= least:
+            self._rests.pop((trial.bucket, trial.arm), None)
+            return None
+        return trial
+
+    def _take_back(self, trial: Trial) -> Decision:
+        key = (trial.bucket, trial.arm)
+        rest = self._rests.get(key, Rested(0.0, self._params.rest_s))
+        self._rests[key] = Rested(self._clock_s + rest.next_s, min(2 * rest.next_s, self._params.max_rest_s))
+        self._current = trial.before
+        evidence = {
+            "batch_bucket": KNOTS[trial.bucket],
+            "arm": str(trial.arm),
+            "before_tok_s": round(trial.baseline.mean, 3),
+            "after_tok_s": round(trial.after.mean, 3),
+            "rest_s": rest.next_s,
+        }
+        detail = (
+            f"depth {trial.arm} brought {trial.after.mean:.0f} tok/s from batch size {KNOTS[trial.bucket]} up, "
+            f"before it were {trial.baseline.mean:.0f}: taken back, rests {rest.next_s:.0f} s"
+        )
+        return Decision(Action.GOVERN, Reason.ROLLED_BACK, detail, trial.before, evidence=evidence)
+
+    def _let_through(self, proposal: Decision, schedule: Schedule, cells: Iterable[CellDelta]) -> Decision:
+        current = self._current
+        if current is None:
+            self._current = schedule
+            return proposal
+        allowed = self._without_resting(schedule, current)
+        if allowed == current:
+            detail = f"held, the arm rests after it failed: {proposal.detail}"
+            return Decision(Action.HOLD, Reason.ARM_RESTING, detail, evidence=proposal.evidence)
+        self._begin(allowed, current, cells)
+        self._current = allowed
+        return Decision(
+            Action.GOVERN, proposal.reason, proposal.detail, allowed, proposal.probe, proposal.evidence
+        )
+
+    def _begin(self, schedule: Schedule, current: Schedule, cells: Iterable[CellDelta]) -> None:
+        """Watch the bucket in use, if its arm changes and its rate before is known."""
+        busiest = max(cells, key=lambda cell: cell.steps, default=None)
+        if busiest is None:
+            return
+        k = bucket_index(busiest.batch_bucket)
+        arm, before = schedule.arm_for(KNOTS[k]), current.arm_for(KNOTS[k])
+        baseline = self._rates.get((k, before))
+        if arm != before and baseline is not None and baseline.ticks >= 2:
+            known = Rate(baseline.ticks, baseline.mean, baseline.variance)
+            self._trial = Trial(k, arm, current, known, self._clock_s, Rate())
+
+    def _without_resting(self, schedule: Schedule, current: Schedule) -> Schedule:
+        """`schedule`, but as in `current` in every bucket where its arm rests."""
+        resting = {key for key, rest in self._rests.items() if self._clock_s < rest.until_s}
+        if not resting:
+            return schedule
+        starts = sorted({*KNOTS, *(r.min_batch_size for r in (*schedule.rows, *current.rows))})
+        rows = []
+        for start in starts:
+            arm = schedule.arm_for(start)
+            rests = (bucket_index(start), arm) in resting
+            rows.append(Row(start, current.arm_for(start) if rests else arm))
+        return Schedule(tuple(rows)).merged()
+
+
+def clean_rate(cell: CellDelta) -> float | None:
+    """Tokens per second of a cell's clean steps, by its requests without a cold past; `None`: unknown."""
+    if cell.timed_steps < 2 or cell.timed_seconds <= 0:
+        return None
+    batch, tokens = cell.timed_request_steps / cell.timed_steps, 1.0
+    if cell.arm.depth:
+        seen = sum(cell.accepted)
+        if seen <= 0:
+            return None
+        tokens += sum(i * n for i, n in enumerate(cell.accepted)) / seen
+    return batch * tokens * cell.timed_steps / cell.timed_seconds
