@@ -47,7 +47,9 @@ def _installed(say):
 
 def _overlaid(python, say):
     """An environment with SGLang of the release to test, and with all else that `python` has."""
-    beneath = _run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], "no site-packages")
+    beneath = _run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], "no site-packages"
+    )
     folder = cache_folder() / f"release-{SGLANG}-{hashlib.sha256(beneath.encode()).hexdigest()[:10]}"
     with _Locked(folder.with_suffix(".lock")):
         if not (folder / ".complete").exists():
@@ -56,7 +58,9 @@ def _overlaid(python, say):
             (own,) = folder.glob("lib/python*/site-packages")
             (own / "beneath.pth").write_text(beneath)
             pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", own]
-            _run([*pip, "--find-links", cache_folder() / "wheels", f"sglang=={SGLANG}"], f"no SGLang {SGLANG}")
+            _run(
+                [*pip, "--find-links", cache_folder() / "wheels", f"sglang=={SGLANG}"], f"no SGLang {SGLANG}"
+            )
             (folder / ".complete").touch()
     return _checked(folder / "bin" / "python")
 
