@@ -44,25 +44,28 @@ def make(**attributes):
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch):
-    """The one module of SGLang that the hooks import while they run."""
+    """The modules of SGLang that the hooks import while they run."""
     monkeypatch.delenv(ack_board.ENV, raising=False)
     io_struct = types.ModuleType("sglang.srt.managers.io_struct")
     io_struct.SetInternalStateReqOutput = Reply
-    for name in ("sglang", "sglang.srt", "sglang.srt.managers"):
+    params = types.ModuleType("sglang.srt.speculative.adaptive_spec_params")
+    params.adaptive_unsupported_reason = lambda _args: None
+    for name in ("sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.speculative"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "sglang.srt.managers.io_struct", io_struct)
+    for module in (io_struct, params):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 PARALLEL = {"dp_rank": None, "tp_rank": 0, "dp_size": 1, "tp_size": 1, "pp_size": 1}
 
 
-def make_worker(*, nnodes=1, **parallel):
+def make_worker(*, nnodes=1, disaggregation_mode="null", **parallel):
     controller = make(params=FakeNative(2))
     return make(
         adaptive_controller=controller,
         speculative_num_steps=2,
         ps=make(**{**PARALLEL, **parallel}),
-        server_args=make(nnodes=nnodes),
+        server_args=make(nnodes=nnodes, disaggregation_mode=disaggregation_mode),
     )
 
 
@@ -180,7 +183,11 @@ def test_a_worker_of_another_shape_is_left_alone(caplog):
 
 @pytest.mark.parametrize(
     ("shape", "reason"),
-    [({"pp_size": 2}, "pipeline parallelism"), ({"nnodes": 2}, "SPECGOV_ALLOW_MULTI_NODE=1")],
+    [
+        ({"pp_size": 2}, "pipeline parallelism"),
+        ({"nnodes": 2}, "SPECGOV_ALLOW_MULTI_NODE=1"),
+        ({"disaggregation_mode": "prefill"}, "govern its decode servers"),
+    ],
 )
 def test_shapes_that_could_hang_are_not_governed(shape, reason):
     """The reason is reported, and commands are refused."""
@@ -192,7 +199,7 @@ def test_shapes_that_could_hang_are_not_governed(shape, reason):
 
 @pytest.mark.parametrize(
     ("no_speculation", "reason"),
-    [(True, "without --speculative-algorithm"), (False, "start the server with --speculative-adaptive")],
+    [(True, "without --speculative-algorithm"), (False, "EAGLE3 is served by SimpleNamespace")],
 )
 def test_why_there_is_nothing_to_govern_is_reported(no_speculation, reason):
     """Speculation off and speculation without an adaptive controller are told apart."""
@@ -200,7 +207,7 @@ def test_why_there_is_nothing_to_govern_is_reported(no_speculation, reason):
     scheduler = make(
         ps=make(**PARALLEL),
         server_args=make(nnodes=1),
-        spec_algorithm=make(is_none=lambda: no_speculation),
+        spec_algorithm=make(is_none=lambda: no_speculation, name="EAGLE3"),
         draft_worker=make(),
     )
     result = make(internal_state={})
