@@ -212,7 +212,7 @@ class SchedulerHooks:
             except Exception:
                 self.guard.failed("looking at a result")
         output = original(scheduler, batch, result)
-        if seen is not None or prefilled:
+        if control is not None and (seen is not None or prefilled):
             try:
                 if seen is None:
                     control.recorder.prefill(self._clock())
