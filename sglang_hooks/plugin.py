@@ -41,10 +41,12 @@ def _register() -> None:
         multiprocessing.parent_process() is None or "sglang.srt.entrypoints.http_server" in sys.modules
     )
     schedules = "sglang.srt.managers.scheduler" in sys.modules
-    mismatches = _mismatches(compat.SCHEDULER_TARGETS)
+    mismatches = _mismatches(compat.SCHEDULER_TARGETS + compat.HTTP_TARGETS)
     for mismatch in mismatches:
         logger.error("specgov: speculation will not be governed: %s", mismatch)
-    if serves_http and not compat.check(compat.REGISTRY_TARGETS + compat.HTTP_TARGETS, compat.installed_source):
+    if serves_http and not compat.check(
+        compat.REGISTRY_TARGETS + compat.HTTP_TARGETS, compat.installed_source
+    ):
         _hook_http_server(mismatches[0] if mismatches else None)
     if schedules and not mismatches:
         _hook_scheduler()
