@@ -32,15 +32,15 @@ ONE_CORE_A_RANK = {**OVERLAP, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 
 MODES = {
     # mode: (entry, flags, environment); base, bare and sync are SGLang as it is
-    "base": (STOCK, [], {}),
+    "base": (STOCK, ["--api-key", "read", "--admin-api-key", "steer"], {}),
     "bare": (STOCK, [], {}),
     "sync": (STOCK, SPECULATION, {}),
     "overlap": (LAUNCH, SPECULATION, OVERLAP),
     "tp2": (LAUNCH, [*SPECULATION, "--tp", "2"], ONE_CORE_A_RANK),
     "dp2": (LAUNCH, [*SPECULATION, "--dp", "2"], ONE_CORE_A_RANK),
 }
-"""`base`: no speculation; `bare`: that, without the plugin; `sync`: speculation without the overlap
-scheduler; `overlap`: with it; `tp2`, `dp2`: with it, on two ranks."""
+"""`base`: no speculation, an API key and an admin key; `bare`: no speculation, no plugin; `sync`:
+speculation without the overlap scheduler; `overlap`: with it; `tp2`, `dp2`: with it, on two ranks."""
 
 
 class ServerFailedError(Exception):
