@@ -177,6 +177,7 @@ def _caption(settings: DemoSettings, report: dict[str, Any]) -> str:
 async def _keep(console: Console, stage: Stage, phases: tuple[Phase, ...], seed: int) -> None:
     """Repeat the load until interrupted, so that there is something to look at."""
     for name, url in (
+        ("status page", f"{stage.api_url}/"),
         ("status", f"{stage.api_url}/v1/status"),
         ("decisions", f"{stage.api_url}/v1/decisions"),
         ("API", f"{stage.api_url}/docs"),
