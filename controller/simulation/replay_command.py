@@ -129,7 +129,8 @@ def _baseline_runs(scenario: Scenario) -> Iterator[Run]:
 @contextmanager
 def _progress(name: str, scenario: Scenario) -> Iterator[Any]:
     columns = (TextColumn("{task.description:20}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
-    with Progress(*columns, TimeElapsedColumn(), console=_errors, transient=True) as bars:
+    hidden = not _errors.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=_errors, transient=True, disable=hidden) as bars:
         task = bars.add_task(name, total=scenario.trace.duration_s)
         yield lambda seconds: bars.update(task, completed=seconds)
 
@@ -153,6 +154,7 @@ def _show(report: dict[str, Any]) -> None:
     for heading in (
         "",
         "regret",
+        "with cold\nharm",
         "vs best\nfixed",
         "decode s",
         "TPOT\nms",
