@@ -156,9 +156,8 @@ def _show(report: dict[str, Any]) -> None:
         "regret",
         "with cold\nharm",
         "vs best\nfixed",
-        "decode s",
+        "decode\ns",
         "TPOT\nms",
-        "TTFT\ns",
         "switches\n/min",
         "probes",
     ):
@@ -171,14 +170,13 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _cells(run: dict[str, Any]) -> list[str]:
-    tpot, ttft = run["tpot_s"]["p50"], run["ttft_s"]["p50"]
+    tpot = run["tpot_s"]["p50"]
     return [
         _percent(run["regret"]),
         _percent(run["regret_with_cold_harm"]),
         _percent(run["against_best_fixed"]),
         f"{run['decode_seconds']:.1f}",
         "-" if tpot is None else f"{tpot * 1e3:.1f}",
-        "-" if ttft is None else f"{ttft:.2f}",
         _number(run["switches"]["per_minute_median"]),
         _percent(run["probe_share"]),
     ]
