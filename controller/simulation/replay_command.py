@@ -158,7 +158,7 @@ def _show(report: dict[str, Any]) -> None:
         "vs best\nfixed",
         "decode\ns",
         "TPOT\nms",
-        "switches\n/min",
+        "switch\n/min",
         "probes",
     ):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
