@@ -169,7 +169,7 @@ def _caption(settings: DemoSettings, report: dict[str, Any]) -> str:
     return (
         f"Simulated, from step times in profile {settings.profile.name} ({measured})."
         f" On and off: always; on is depth {report['always_on_depth']}."
-        f" {report['requests']} requests; the other two columns replay exactly the arrivals of the governed run."
+        f" {report['requests']} requests; on and off replay exactly the arrivals of the governed run."
         f" {report['switches']} changes of depth by policy {settings.policy}{rehearsed}."
     )
 
