@@ -154,7 +154,8 @@ def test_no_probe_with_a_share_of_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [{"min_gain": -0.1}, {"confidence": -1.0}, {"tpot_objective_s": 0.0}, {"min_gain": float("nan")}]
+    "params",
+    [{"min_gain": -0.1}, {"confidence": -1.0}, {"tpot_objective_s": 0.0}, {"min_gain": float("nan")}],
 )
 def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
     """The error names the parameter."""
