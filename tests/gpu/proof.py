@@ -1,7 +1,7 @@
 """Read what plain_decode_proof.py found:  proof.py OUT/plain_decode_proof > proof.json
 
-`samples`: a chi-square test that two servers sample from one distribution, over their pairs of first two tokens;
-rare pairs are put together until at least five of each are expected.
+`samples`: a chi-square test that two servers sample from one distribution, over their pairs of first two
+tokens; rare pairs are put together until at least five of each are expected.
 """
 
 from __future__ import annotations
