@@ -26,7 +26,7 @@ def probe(depth, gear=None):
 
 
 async def apply(client, row, wanted=None):
-    """Put a one-row plan in force on every rank; a busy machine may take more than the two seconds of a PUT."""
+    """Put a one-row plan in force on every rank; a busy machine may take longer than a PUT waits."""
     while (answer := await put(client, row, probe=wanted)).status_code == 202:
         await asyncio.sleep(0.5)
     assert answer.status_code == 200, answer.text
