@@ -16,7 +16,7 @@ from pathlib import Path
 def rows(summary: list[dict]) -> Iterator[str]:
     """One line per concurrency, kind of sampling and arm."""
     groups = {(s["C"], s.get("settling")) for s in summary}
-    for concurrency, sampling in sorted(groups, key=str):
+    for concurrency, sampling in sorted(groups, key=lambda group: (group[1] or "", group[0])):
         here = [s for s in summary if (s["C"], s.get("settling")) == (concurrency, sampling)]
         plain = next((s for s in here if s["label"] == "plain"), None)
         if plain is None:
@@ -31,8 +31,16 @@ def line(concurrency: int, sampling: str | None, plain: dict, arm: dict) -> str:
     step = arm["step_ms_p50"] / plain["step_ms_p50"]
     ratio, half = arm.get("ratio_to_plain"), arm.get("ratio_half_width")
     rate = "" if ratio is None else f"{ratio:.3f}" + ("" if half is None else f" ± {half:.3f}")
-    cells = (concurrency, sampling or "greedy", arm["label"], f"{plain['step_ms_p50']:.2f}",
-             f"{arm['step_ms_p50']:.2f}", f"{step:.3f}", f"{plain['tok_s']:.0f}", rate, arm["windows"])  # fmt: skip
+    steps = f"{plain['step_ms_p50']:.2f} | {arm['step_ms_p50']:.2f} | {step:.3f}"
+    cells = (
+        concurrency,
+        sampling or "greedy",
+        arm["label"],
+        steps,
+        f"{plain['tok_s']:.0f}",
+        rate,
+        arm["windows"],
+    )
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
@@ -42,9 +50,7 @@ def main() -> None:
         lines = list(rows(plan.get("summary") or []))
         if lines:
             print(f"\n## {name}\n")
-            print(
-                "| C | sampling | arm | plain step ms | step ms | step ratio | plain tok/s | tok/s ratio | n |"
-            )
+            print("| C | sampling | arm | plain ms | step ms | ratio | plain tok/s | tok/s ratio | n |")
             print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
             print("\n".join(lines))
 
