@@ -16,7 +16,7 @@ from pathlib import Path
 def rows(summary: list[dict]) -> Iterator[str]:
     """One line per concurrency, kind of sampling and arm."""
     groups = {(s["C"], s.get("settling")) for s in summary}
-    for concurrency, sampling in sorted(groups, key=lambda group: (group[1] or "", group[0])):
+    for concurrency, sampling in sorted(groups, key=lambda group: (str(group[1] or ""), group[0])):
         here = [s for s in summary if (s["C"], s.get("settling")) == (concurrency, sampling)]
         plain = next((s for s in here if s["label"] == "plain"), None)
         if plain is None:
