@@ -30,17 +30,31 @@ STOCK, LAUNCH = ["-m", "sglang.launch_server"], [str(HERE / "launch.py")]
 OVERLAP = {"TRITON_INTERPRET": "1"}
 ONE_CORE_A_RANK = {**OVERLAP, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 
+STATIC = [flag for flag in SPECULATION[:-2] if flag != "--speculative-adaptive"]
+TREE = [
+    *STATIC,
+    "--speculative-eagle-topk",
+    "2",
+    "--speculative-num-draft-tokens",
+    "4",
+    "--speculative-adaptive",
+]
+
 MODES = {
     # mode: (entry, flags, environment); base, bare and sync are SGLang as it is
     "base": (STOCK, [], {}),
     "bare": (STOCK, [], {}),
+    "static": (STOCK, STATIC, {}),
+    "tree": (STOCK, TREE, {}),
     "sync": (STOCK, SPECULATION, {}),
     "overlap": (LAUNCH, SPECULATION, OVERLAP),
     "tp2": (LAUNCH, [*SPECULATION, "--tp", "2"], ONE_CORE_A_RANK),
     "dp2": (LAUNCH, [*SPECULATION, "--dp", "2"], ONE_CORE_A_RANK),
+    "tp4": (LAUNCH, [*SPECULATION, "--tp", "4"], {**OVERLAP, "SGLANG_CPU_OMP_THREADS_BIND": "0|0|1|1"}),
 }
-"""`base`: no speculation; `bare`: that, without the plugin; `sync`: speculation without the overlap
-scheduler; `overlap`: with it; `tp2`, `dp2`: with it, on two ranks."""
+"""`base`: no speculation; `bare`: that, without the plugin; `static`: speculation at one depth; `tree`: with
+two candidates per position; `sync`: speculation without the overlap scheduler; `overlap`: with it; `tp2`,
+`dp2`, `tp4`: with it, on several ranks."""
 
 
 class ServerFailedError(Exception):
