@@ -71,10 +71,10 @@ class Server:
         self.log_file = folder / "server.log"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        target = ["--model-path", str(models / "target")]
-        draft = (
-            ["--speculative-draft-model-path", str(models / "draft")] if SPECULATION[0] in mode_flags else []
-        )
+        suffix = "-kv4" if mode == "tp4" else ""
+        target = ["--model-path", str(models / f"target{suffix}")]
+        draft = ["--speculative-draft-model-path", str(models / f"draft{suffix}")]
+        draft = draft if SPECULATION[0] in mode_flags else []
         flags = [*target, *COMMON, *mode_flags, *draft, "--port", str(self.port), *flags]
         self._command = [str(python), *entry, *flags]
         self._environment = {

@@ -97,7 +97,7 @@ async def test_answers_match_their_regex_while_depths_change(client, switching):
 
 @in_modes("dp2")
 async def test_ranks_in_different_load_run_different_depths_of_one_schedule(server, client):
-    """One request on rank 0, six on rank 1: the same table gives 3 here and, from three requests on, 0 there."""
+    """One request on rank 0, six on rank 1: the same table gives 3 here and, from three on, 0 there."""
     await put(client, (1, 3), (3, 0))
     before = since(server, {})
     ranks = [0, *[1] * 6]
