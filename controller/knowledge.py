@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller.errors import StoreError
@@ -50,6 +50,14 @@ class KnowledgeKeeper:
         """All that is known, the deployment in hand included; raises `StoreError`."""
         self.save()
         return self._store.all_learned()
+
+    def teach(self, state: Mapping[str, Any]) -> None:
+        """Take over what was learned elsewhere (the demo's rehearsal); raises `ValueError` when it cannot be.
+
+        Call it once `key` is known: then what was kept has been loaded, and would replace this.
+        """
+        if self._learner is not None:
+            self._learner.import_state(state)
 
     def save(self) -> None:
         """Keep what is known now; a store that cannot be written is said in the log."""

@@ -58,7 +58,7 @@ class GoodputParams:
 
     min_gain: float = 0.01
     """A change must promise at least this much more log-goodput (0.01: 1 %), 0..1 ..."""
-    confidence: float = 1.0
+    confidence: float = 2.0
     """... plus this many standard errors of the difference, >= 0."""
     tpot_objective_s: float | None = None
     """Time per output token that a request should not exceed, > 0.  With no request waiting, an arm in
@@ -238,7 +238,7 @@ class Goodput:
         return sum(cell.request_steps for cell in cells) / steps if steps > 0 else None
 
     def _calm(self, observation: Observation, batch: float | None) -> bool:
-        """Whether a probe may run: input sound, not draining, not mostly prefilling, not near the objective."""
+        """Whether a probe may run: sound input, not draining, no prefill storm, not near the objective."""
         if observation.suspect or batch is None or batch <= 0:
             return False
         prefills, steps = finite(observation.prefill_batches), finite(observation.decode_steps)

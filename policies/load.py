@@ -13,14 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from policies.acceptance import read_number
+from policies.soundness import finite
 from policies.step_cost import KNOTS, bucket_index
 from policies.types import CellDelta, Schedule
 
 Floats = npt.NDArray[np.float64]
 
-MEMORY_S, MEMORY_STEPS = 120.0, 10000.0
-CROSSING_PRIOR, CROSSING_WEIGHT = 0.03, 200.0
-"""Prior of the crossing rate, worth this many decode steps at a boundary in the middle of the load."""
+MEMORY_S, MEMORY_STEPS = 120.0, 20000.0
+PRIOR_CROSSINGS = 3.0
+"""Weight of the belief that ticks show every crossing, in crossings."""
 
 
 class Load:
@@ -37,8 +38,12 @@ class Load:
         self.step_s = 0.01
         """Mean seconds of a decode step."""
         self._steps = 0.0
-        self._crossings = CROSSING_PRIOR * CROSSING_WEIGHT
-        self._exposure = CROSSING_WEIGHT
+        self._crossed = np.zeros(len(KNOTS))
+        """Crossings of the lower edge of each bucket that ticks have shown."""
+        self._shown_now = np.zeros(len(KNOTS))
+        self._above: npt.NDArray[np.bool_] | None = None
+        """On which side of each edge the latest tick ended, as far as it shows."""
+        self._switched, self._shown = PRIOR_CROSSINGS, PRIOR_CROSSINGS
 
     def observe(self, cells: Sequence[CellDelta], seconds: Sequence[float], dt_s: float) -> None:
         """Take one tick; `seconds` are the decode seconds of each cell."""
@@ -48,7 +53,9 @@ class Load:
         steps = sum(cell.steps for cell in cells)
         if steps <= 0:
             return
-        self._steps = self._steps * 2.0 ** (-steps / MEMORY_STEPS) + steps
+        fade = 2.0 ** (-steps / MEMORY_STEPS)
+        self._steps = self._steps * fade + steps
+        self._crossed *= fade
         self.step_s += steps / self._steps * (max(1e-6, sum(seconds) / steps) - self.step_s)
         self.seconds *= 2.0 ** (-min(dt_s, sum(seconds)) / MEMORY_S)
         self.latest = np.zeros(len(KNOTS))
@@ -59,22 +66,32 @@ class Load:
             share = spent / max(1e-9, self.seconds[k])
             self.batch[k] += share * (cell.request_steps / max(1.0, cell.steps) - self.batch[k])
 
+        self._cross()
+
+    def _cross(self) -> None:
+        """Count the crossings of every edge that this tick shows: within it, and since the one before."""
+        below = np.concatenate(([0.0], np.cumsum(self.latest)[:-1]))
+        above = self.latest.sum() - below
+        side = above > below
+        before = side if self._above is None else self._above
+        within = (below > 0) & (above > 0)
+        self._shown_now = np.where(within, 1.0 + (side == before), side != before)
+        self._crossed += self._shown_now
+        self._above = side
+
     def observe_switches(self, schedule: Schedule | None, switches: float) -> None:
-        """`switches` (without those of probes) were made in the latest tick under `schedule`."""
+        """`switches` (without those of probes) were made in the latest tick under `schedule`.
+
+        A batch may cross an edge many times within one tick; how many more than ticks show is learned here.
+        """
         if schedule is None or len(schedule.rows) < 2:
             return
-        below = [self._below(self.latest, row.min_batch_size) for row in schedule.rows[1:]]
-        exposure = float(self.latest.sum()) * sum(2 * min(f, 1 - f) for f in below)
-        if exposure <= 0:
+        shown = sum(float(self._shown_now[bucket_index(row.min_batch_size)]) for row in schedule.rows[1:])
+        if shown <= 0:
             return
-        fade = 2.0 ** (-exposure / (10 * CROSSING_WEIGHT))
-        self._crossings = self._crossings * fade + min(switches, exposure)
-        self._exposure = self._exposure * fade + exposure
-
-    @property
-    def crossing_rate(self) -> float:
-        """Crossings per decode step of a boundary in the middle of the load."""
-        return self._crossings / self._exposure
+        fade = 2.0 ** (-shown / 100.0)
+        self._switched = self._switched * fade + switches
+        self._shown = self._shown * fade + shown
 
     @property
     def current_bucket(self) -> int | None:
@@ -91,15 +108,9 @@ class Load:
 
     def crossings(self, starts: Sequence[int]) -> Floats:
         """Expected crossings per decode step of a boundary at each of `starts[1:]`."""
-        below = np.cumsum(self.shares(starts))[:-1]
-        return np.asarray(self.crossing_rate * 2 * np.minimum(below, np.maximum(0.0, 1 - below)))
-
-    def _below(self, steps: Floats, batch_size: int) -> float:
-        """Share of `steps` below `batch_size`."""
-        k = bucket_index(batch_size)
-        end = KNOTS[k + 1] if k + 1 < len(KNOTS) else 2 * KNOTS[k]
-        part = min(1.0, (batch_size - KNOTS[k]) / (end - KNOTS[k]))
-        return float((steps[:k].sum() + part * steps[k]) / max(1.0, float(steps.sum())))
+        often = self._switched / self._shown
+        edge = np.array([bucket_index(start) for start in starts[1:]])
+        return np.asarray(often * (self._crossed[edge] + 1e-3) / (self._steps + 1.0))
 
     def _spread(self, weights: Floats, starts: Sequence[int]) -> Floats:
         """Shares by interval: a bucket's weight forms a triangle around its mean batch size.
@@ -117,14 +128,26 @@ class Load:
         of_bucket = np.bincount(k, weights=shape, minlength=len(KNOTS))
         return np.asarray(weights[k] * shape / of_bucket[k] / max(1e-9, float(weights.sum())))
 
-    def export_state(self) -> dict[str, float]:
+    def export_state(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {"crossings": self._crossings, "crossing_exposure": self._exposure}
+        return {
+            "crossed": self._crossed.tolist(),
+            "steps": self._steps,
+            "switched": self._switched,
+            "shown": self._shown,
+        }
 
     def import_state(self, state: Mapping[str, Any]) -> None:
         """Raises `ValueError` naming the field."""
-        crossings, exposure = read_number(state, "crossings"), read_number(state, "crossing_exposure", 1.0)
-        self._crossings, self._exposure = crossings, exposure
+        crossed = state.get("crossed")
+        if not isinstance(crossed, list) or len(crossed) != len(KNOTS) or None in map(finite, crossed):
+            raise ValueError(f"crossed must be {len(KNOTS)} counts, got {crossed!r:.80}")
+        steps, switched, shown = (read_number(state, n, low) for n, low in _NUMBERS)
+        self._crossed, self._steps = np.array(crossed, dtype=np.float64), steps
+        self._switched, self._shown = switched, shown
+
+
+_NUMBERS = (("steps", 0.0), ("switched", 0.0), ("shown", 1e-3))
 
 
 def grid() -> tuple[list[int], list[float]]:

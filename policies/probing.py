@@ -100,6 +100,8 @@ class Prospect:
     """Share of decode steps that are timed (no prefill in between), 0..1."""
     aftermath_s: Floats
     """Decode seconds lost after a probe because requests then draft badly, by arm."""
+    aftermath_share: Floats
+    """Share of decode time that an arm in force would cost in the same way, by arm."""
     horizon_s: float
     """Decode seconds that a finding will be of use."""
     first: npt.NDArray[np.bool_]
@@ -141,6 +143,8 @@ class Prober:
         self.params = params or ProbeParams()
         self.pending: Pending | None = None
         self.spent_s = 0.0
+        self.aftermath_s = 0.0
+        """What probes of cold are believed to have cost afterwards; bounded like `spent_s`."""
         self.decode_s = 0.0
         self.probes = 0
         self._rests: dict[tuple[int, Arm], Rest] = {}
@@ -196,6 +200,7 @@ class Prober:
             value = self._net_value(prospect, n)
             value = np.where(prospect.first & (value > 0), value + FIRST, value)
             value[prospect.step_s * n > free_s] = -math.inf
+            value[prospect.aftermath_s > free_s + self.spent_s - self.aftermath_s] = -math.inf
             for a in np.argsort(-value):
                 if value[a] <= best_value:
                     break
@@ -221,6 +226,7 @@ class Prober:
             return None
         before = prospect.arms[int(prospect.chosen[prospect.here])]
         self.pending = Pending(probe, bucket, before, now_s)
+        self.aftermath_s += float(prospect.aftermath_s[a])
         self.probes += 1
         return probe
 
@@ -246,7 +252,8 @@ class Prober:
         delta = prospect.delta[prospect.here]
         lost = n * prospect.step_s * np.maximum(0.02, 1.0 - np.exp(np.minimum(0.0, delta)))
         switching = prospect.aftermath_s + prospect.step_s[prospect.chosen[prospect.here]]
-        net = prospect.horizon_s * min(1.0, samples / SAMPLES) * (prospect.share @ gain) - lost - switching
+        gained = np.maximum(0.0, prospect.share @ gain - prospect.aftermath_share)
+        net = prospect.horizon_s * min(1.0, samples / SAMPLES) * gained - lost - switching
         return np.asarray(net / (n * prospect.step_s))
 
 

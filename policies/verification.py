@@ -158,7 +158,7 @@ class Verified(Guard):
             "rest_s": rest.next_s,
         }
         detail = (
-            f"depth {trial.arm} brought {trial.after.mean:.0f} tok/s from batch size {KNOTS[trial.bucket]} up, "
+            f"depth {trial.arm} brought {trial.after.mean:.0f} tok/s from batch size {KNOTS[trial.bucket]}, "
             f"before it were {trial.baseline.mean:.0f}: taken back, rests {rest.next_s:.0f} s"
         )
         return Decision(Action.GOVERN, Reason.ROLLED_BACK, detail, trial.before, evidence=evidence)

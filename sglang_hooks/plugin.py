@@ -44,7 +44,7 @@ def _register() -> None:
     mismatches = _mismatches(compat.SCHEDULER_TARGETS)
     for mismatch in mismatches:
         logger.error("specgov: speculation will not be governed: %s", mismatch)
-    if serves_http and not _mismatches(compat.HTTP_TARGETS):
+    if serves_http and not compat.check(compat.REGISTRY_TARGETS + compat.HTTP_TARGETS, compat.installed_source):
         _hook_http_server(mismatches[0] if mismatches else None)
     if schedules and not mismatches:
         _hook_scheduler()
@@ -212,7 +212,7 @@ class SchedulerHooks:
             except Exception:
                 self.guard.failed("looking at a result")
         output = original(scheduler, batch, result)
-        if seen is not None or prefilled:
+        if control is not None and (seen is not None or prefilled):
             try:
                 if seen is None:
                     control.recorder.prefill(self._clock())

@@ -22,7 +22,8 @@ class Cell:
     """Counters of one (batch bucket, depth, gear); `docs/protocol.md` says what each one is."""
 
     __slots__ = (
-        "accepted", "accepted_after_cold", "after_prefill_seconds", "after_prefill_steps", "request_steps", "skipped_idle", "skipped_prefill",
+        "accepted", "accepted_after_cold", "after_prefill_seconds", "after_prefill_steps",
+        "request_steps", "skipped_idle", "skipped_prefill",
         "skipped_switch", "steps", "timed_context_tokens", "timed_request_steps", "timed_seconds",
         "timed_seconds_sq", "timed_steps", "tokens",
     )  # fmt: skip

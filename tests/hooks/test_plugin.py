@@ -235,12 +235,25 @@ def test_register_never_raises(monkeypatch, caplog):
     assert "nothing is hooked in this process" in caplog.text
 
 
-def test_a_release_that_was_not_proven_is_not_hooked(monkeypatch, caplog):
-    """Neither the scheduler nor the HTTP server: the log says which release and the way round."""
+def test_a_release_that_was_not_proven_is_not_hooked_but_says_so(monkeypatch, caplog):
+    """The scheduler is left alone; the endpoint is there with the reason and the way round."""
+    reasons = []
     monkeypatch.setattr(plugin.compat, "sglang_version", lambda: "9.9.9")
+    monkeypatch.setattr(plugin.compat, "check", lambda _targets, _read: [])
+    monkeypatch.setattr(plugin, "_hook_http_server", reasons.append)
+    monkeypatch.setattr(plugin, "_hook_scheduler", None)
+    monkeypatch.setitem(sys.modules, "sglang.srt.managers.scheduler", types.ModuleType("scheduler"))
+    plugin.register()
+    assert "SGLang 9.9.9 is not among the releases" in reasons[0]
+    assert "SGLang 9.9.9 is not among the releases" in caplog.text
+    assert "nothing is hooked" not in caplog.text
+
+
+def test_an_http_server_of_another_shape_is_not_hooked(monkeypatch):
+    """Neither the scheduler, whose plans nobody could send then, nor the server: 404, and the log says why."""
+    monkeypatch.setattr(plugin.compat, "sglang_version", lambda: plugin.compat.SUPPORTED[0])
+    monkeypatch.setattr(plugin.compat, "check", lambda targets, _read: [f"{targets[-1].path} is missing"])
     monkeypatch.setattr(plugin, "_hook_http_server", None)
     monkeypatch.setattr(plugin, "_hook_scheduler", None)
     monkeypatch.setitem(sys.modules, "sglang.srt.managers.scheduler", types.ModuleType("scheduler"))
     plugin.register()
-    assert "SGLang 9.9.9 is not among the releases" in caplog.text
-    assert "nothing is hooked" not in caplog.text

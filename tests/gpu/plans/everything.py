@@ -1,7 +1,7 @@
 """The plans threshold, off, governed and switching on the same three servers: for a short lease of a GPU.
 
 PARTS=threshold,off,governed,switching; the options of the single plans apply.  The parts stand in the order
-of their weight; what does not fit is left out and listed.  One start of 2 minutes, then 13 (PLAN_SECONDS=900).
+of their weight; what does not fit is left out and listed.  A start of 2 minutes, then 13 (PLAN_SECONDS=900).
 """
 
 import os

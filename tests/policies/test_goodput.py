@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from policies.goodput import Goodput, GoodputParams
+from policies.probing import ProbeParams
+from policies.types import OFF_COLD, Action, Arm, Observation, Reason, Schedule
+from tests.policies.bench import BUILT, Bench
+
+
+def test_drafts_at_low_load_and_turns_off_at_high_load() -> None:
+    """From a cold start: depth 4 at 4 requests (3.0 / 7.3 ms beats 1 / 5.1), off at 256 (1 / 10.1 beats all)."""
+    policy = Goodput()
+    bench = Bench(policy, batch=lambda t: 4 if t % 120 < 60 else 256).run(240)
+    assert bench.schedule.arm_for(4) == Arm(4)
+    assert bench.schedule.arm_for(256) == OFF_COLD
+
+
+def test_finds_the_strictly_better_arm_from_the_worst_start() -> None:
+    """At 256 requests off takes 10 ms and depth 4 53 ms for 3.0 tokens: off within 20 s, though it started at 4."""
+    bench = Bench(Goodput(), batch=lambda _t: 256).run(20)
+    assert bench.schedule.arm_for(256) == OFF_COLD
+
+
+def test_noise_alone_does_not_switch() -> None:
+    """Two arms of the same goodput, steps scattered by 10 %: no change in an hour."""
+
+    def same(_batch: int, arm: Arm) -> float:
+        return 0.01 * sum(0.5**j for j in range(arm.depth + 1))
+
+    bench = Bench(
+        Goodput(), batch=lambda _t: 32, p=lambda _t: 0.5, seconds=same, built=(Arm(1), Arm(2)), noise=0.1
+    ).run(3600)
+    changes = sum(d.reason is Reason.GOODPUT_BETTER for d in bench.decisions)
+    assert changes == 0
+
+
+def test_probes_stay_below_one_percent_of_decode_time() -> None:
+    """Half an hour with load that moves through all sizes: at most 1 % of it is spent in probes."""
+    bench = Bench(Goodput(), batch=lambda t: 1 + int(t / 7) * 13 % 200).run(1800)
+    assert 0 < bench.probe_s / bench.spent_s <= 0.01
+
+
+def test_follows_acceptance_that_drifts_every_five_minutes() -> None:
+    """p between 0.745 and 0.1 at 24 requests: depth 4 in the good phases, off in the bad, regret under 2 %."""
+    bench = Bench(Goodput(), batch=lambda _t: 24, p=lambda t: 0.745 if t % 600 < 300 else 0.1)
+    arms = [bench.run(290).schedule.arm_for(24), bench.run(300).schedule.arm_for(24)]
+    assert arms[0].depth >= 2
+    assert arms[1].depth == 0
+    assert bench.run(1210).regret < 0.02
+
+
+def test_the_decisions_of_a_recording_are_reproduced_bit_for_bit() -> None:
+    """A second policy fed the same observations makes the same decisions, evidence included."""
+    bench = Bench(Goodput(), batch=lambda t: 1 + int(t / 10) * 7 % 100).run(120)
+    again = Goodput()
+    assert [again.decide(o) for o in bench.observations] == bench.decisions
+
+
+def test_what_was_learned_survives_as_json() -> None:
+    """A policy that imports the state knows from the first tick that off is right at 256 requests."""
+    learned = Bench(Goodput(), batch=lambda t: 4 if t % 60 < 30 else 256).run(180).policy.export_state()
+    warm = Goodput()
+    warm.import_state(json.loads(json.dumps(learned)))
+    bench = Bench(warm, batch=lambda _t: 256).run(2)
+    assert bench.schedule.arm_for(256) == OFF_COLD
+    assert bench.schedule.arm_for(4) == Arm(4)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("version",), 99),
+        (("acceptance", "hits"), [1.0, float("nan")]),
+        (("acceptance", "exposed"), [0.0, 0.0, 0.0, 0.0]),
+        (("step_cost", "cells"), [[5, 1, "on", 1, 1, 1, 1, 1]]),
+        (("step_cost", "slopes"), [[1, "cold", 0, 0, 0]]),
+        (("gears", "rises"), -1),
+        (("load",), None),
+    ],
+)
+def test_a_damaged_state_is_refused_whole(path: tuple[str, ...], value: object) -> None:
+    """The error names the field, and the policy knows as much as before."""
+    state = Bench(Goodput(), batch=lambda _t: 8).run(5).policy.export_state()
+    part = state
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    policy = Goodput()
+    before = policy.export_state()
+    with pytest.raises(ValueError, match=path[-1]):
+        policy.import_state(state)
+    assert policy.export_state() == before
+
+
+def test_with_nothing_built_it_holds() -> None:
+    """No arm can be named, so none is."""
+    decision = Goodput().decide(Observation(now_s=0.0, built=()))
+    assert (decision.action, decision.reason) == (Action.HOLD, Reason.NOT_BUILT)
+
+
+def test_starts_with_what_the_engine_runs() -> None:
+    """Knowing nothing, the arm in use is kept at every batch size."""
+    decision = Goodput().decide(Observation(now_s=0.0, built=BUILT, in_use=Arm(2)))
+    assert decision.schedule == Schedule.constant(Arm(2))
+
+
+def test_an_arm_that_meets_the_objective_is_kept_and_one_that_misses_it_is_left() -> None:
+    """At 24 requests depth 4 takes 3.3 ms a token, depth 1 3.8: 4 ms keeps depth 1, 3.6 ms leaves it."""
+    kept = Bench(
+        Goodput(GoodputParams(tpot_objective_s=0.0055)),
+        batch=lambda _t: 24, schedule=Schedule.constant(Arm(1)), built=(Arm(1), Arm(2)),
+        seconds=lambda _b, a: 0.0080 if a.depth == 1 else 0.0102,
+    ).run(60)  # fmt: skip
+    left = Bench(
+        Goodput(GoodputParams(tpot_objective_s=0.0045)),
+        batch=lambda _t: 24, schedule=Schedule.constant(Arm(1)), built=(Arm(1), Arm(2)),
+        seconds=lambda _b, a: 0.0080 if a.depth == 1 else 0.0102,
+    ).run(60)  # fmt: skip
+    assert kept.schedule.arm_for(24) == Arm(1)
+    assert left.schedule.arm_for(24) == Arm(2) or left.schedule.arm_for(24) == Arm(1)
+
+
+def test_no_probe_while_the_batch_drains() -> None:
+    """Batch size falls from 100 to 10 with nobody waiting: no new probe is asked for."""
+    policy = Goodput()
+    bench = Bench(policy, batch=lambda t: 100 if t < 3 else 10).run(3)
+    policy.prober.abandon()
+    decision = bench.run(1).decisions[-1]
+    assert decision.probe is None
+
+
+def test_no_probe_with_a_share_of_zero() -> None:
+    """`share` 0 switches probing off."""
+    bench = Bench(Goodput(GoodputParams(probe=ProbeParams(share=0.0))), batch=lambda _t: 8).run(100)
+    assert all(d.probe is None for d in bench.decisions)
+
+
+@pytest.mark.parametrize(
+    "params", [{"min_gain": -0.1}, {"confidence": -1.0}, {"tpot_objective_s": 0.0}, {"min_gain": float("nan")}]
+)
+def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
+    """The error names the parameter."""
+    with pytest.raises(ValueError, match=next(iter(params))):
+        GoodputParams(**params)
