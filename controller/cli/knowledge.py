@@ -10,7 +10,7 @@ import typer
 
 from controller import knowledge_file
 from controller import settings as settings_module
-from controller.cli._common import DEFAULT_URL, EXIT_USAGE, TokenFile, Url, call, fail, out
+from controller.cli._common import DEFAULT_URL, EXIT_USAGE, TokenFile, Url, call, fail, out, show_json
 from controller.errors import KnowledgeFileError, SettingsError
 from controller.store import Store
 
@@ -26,8 +26,11 @@ def register(app: typer.Typer) -> None:
 
 
 def export(file: Path, *, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """Write what a running sidecar has learned to FILE; `store.seed` of others names such a file."""
+    """Write what a running sidecar has learned to FILE (-: standard output); `store.seed` names such a file."""
     body = call("GET", url, "/v1/knowledge", token_file)
+    if str(file) == "-":
+        show_json(body)
+        return
     try:
         file.write_text(json.dumps(body) + "\n", encoding="utf-8")
     except OSError as error:
