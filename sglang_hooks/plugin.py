@@ -44,7 +44,9 @@ def _register() -> None:
     mismatches = _mismatches(compat.SCHEDULER_TARGETS)
     for mismatch in mismatches:
         logger.error("specgov: speculation will not be governed: %s", mismatch)
-    if serves_http and not compat.check(compat.REGISTRY_TARGETS + compat.HTTP_TARGETS, compat.installed_source):
+    if serves_http and not compat.check(
+        compat.REGISTRY_TARGETS + compat.HTTP_TARGETS, compat.installed_source
+    ):
         _hook_http_server(mismatches[0] if mismatches else None)
     if schedules and not mismatches:
         _hook_scheduler()
@@ -140,7 +142,8 @@ def _hook_scheduler() -> None:
 def _install_plain_decode(guard: Guard) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    mismatches = _mismatches(compat.PLAIN_DECODE_TARGETS)
+    never_run = compat.plain_decode_mismatch(compat.sglang_version())
+    mismatches = [never_run] if never_run else _mismatches(compat.PLAIN_DECODE_TARGETS)
     if mismatches:
         PLAIN_DECODE.reason = mismatches[0]
         logger.error("specgov: depth 0 stays SGLang's own: %s", "; ".join(mismatches))

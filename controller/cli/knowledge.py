@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def export(file: Path, *, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """Write what a running sidecar has learned to FILE (-: standard output); `store.seed` names such a file."""
+    """Write what a running sidecar has learned to FILE (-: standard output), for `store.seed`."""
     body = call("GET", url, "/v1/knowledge", token_file)
     if str(file) == "-":
         show_json(body)

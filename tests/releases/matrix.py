@@ -8,7 +8,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from sglang_hooks.releases import SUPPORTED, faults_of
+from sglang_hooks.releases import PLAIN_DECODE, SUPPORTED, faults_of
 
 HERE = Path(__file__).parent
 SOURCE, RUNS = HERE / "source.json", HERE / "runs.json"
@@ -53,7 +53,7 @@ def _row(version, source, runs):
     return (
         version,
         _names(source["governing"]),
-        _names(source["plain_decode"]),
+        _plain_decode(version, source["plain_decode"]),
         _loaded(runs.get("plugin")),
         _engine(runs.get("cpu", {})),
         _gpu(runs.get("gpu")),
@@ -63,6 +63,11 @@ def _row(version, source, runs):
 
 def _names(mismatches):
     return f"{len(mismatches)} differ" if mismatches else "all there"
+
+
+def _plain_decode(version, mismatches):
+    used = "used" if version in PLAIN_DECODE else "not used, never run"
+    return f"{_names(mismatches)}; {used}"
 
 
 def _loaded(run):

@@ -2,7 +2,7 @@
 
 import json
 
-from sglang_hooks.releases import SUPPORTED
+from sglang_hooks.releases import PLAIN_DECODE, SUPPORTED
 from tests.engine.run_record import merge
 from tests.releases import latest, matrix
 from tests.releases.source_check import SourceCheck
@@ -28,7 +28,19 @@ def test_the_records_are_of_supported_releases_only():
 def test_what_did_not_run_is_said_not_to_have_run():
     """No record, no claim."""
     for line in matrix.table(NOTHING_RAN, {}).splitlines()[2:]:
-        assert cells(line)[1:6] == ["all there", "all there", "not run", "not run", "not run"]
+        governing, plain_decode, *runs = cells(line)[1:6]
+        assert governing == "all there"
+        assert plain_decode.startswith("all there; ")
+        assert runs == ["not run"] * 3
+
+
+def test_plain_decoding_is_used_only_where_it_ran():
+    """On the CPU engine or on a GPU, with no test failed."""
+    runs = json.loads(matrix.RUNS.read_text())
+    for version in PLAIN_DECODE:
+        cpu = runs[version].get("cpu", {}).values()
+        assert cpu or runs[version].get("gpu")
+        assert not any(counts["failed"] for counts in cpu)
 
 
 def test_differing_names_and_failed_tests_are_shown():
@@ -39,7 +51,7 @@ def test_differing_names_and_failed_tests_are_shown():
     assert row == [
         "0.5.16",
         "all there",
-        "2 differ",
+        "2 differ; not used, never run",
         "4 hooks applied",
         "tp2: 7 passed, **1 failed**",
         "not run",
