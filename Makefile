@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-e2e test-engine bench-gpu lint format clean
+.PHONY: help setup demo test test-fast test-e2e test-engine compat-latest bench-gpu lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,6 +39,9 @@ test-e2e: $(STAMP)  ## manifests, alerts, dashboards, status page: real kubectl,
 
 test-engine: $(STAMP)  ## the real SGLang on CPU (installs it once into its own cached environment)
 	$(BIN)/pytest -q -m engine
+
+compat-latest: $(STAMP)  ## what the newest SGLang release on the index would break (a job for a schedule)
+	@$(BIN)/python -m tests.releases.latest
 
 GPU_WORK ?= build/gpu
 bench-gpu: $(STAMP)  ## what a GPU machine needs to run tests/gpu, into .gpu (see its README; downloads 460 MB)

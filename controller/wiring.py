@@ -14,26 +14,27 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
+from controller import knowledge_file
 from controller.api import create_app, reads_guard
 from controller.audit import Audit
 from controller.benefit_recorder import BenefitRecorder
 from controller.conditions import ConditionBoard
 from controller.effect import EffectTracker
 from controller.engine_client import ClientParams, EngineClient
-from controller.errors import StoreError
+from controller.errors import KnowledgeFileError, StoreError
 from controller.fleet_override import FleetOverrideFile
 from controller.history import History
 from controller.knowledge import KnowledgeKeeper
 from controller.loop import ControlLoop, LoopParams
 from controller.observer import Observer
 from controller.overrides import Overrides
-from controller.page import add_page, add_records
+from controller.page import add_knowledge, add_page, add_records
 from controller.recorders import DecisionRecorder
 from controller.scraper import Scraper
 from controller.settings import EngineSettings, Settings
 from controller.sidecar import Sidecar
 from controller.steering import LeaseParams, Steering
-from controller.store import Store
+from controller.store import Learned, Store
 from controller.telemetry import Telemetry
 from controller.tokens import TokenSource
 from policies import registry
@@ -98,7 +99,7 @@ def assemble(
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
     policy, shadow = make_policy(settings, settings.policy.name), settings.policy.shadow
-    knowledge = KnowledgeKeeper(store, policy, settings.policy.name)
+    knowledge = KnowledgeKeeper(store, policy, settings.policy.name, _seed(settings.store.seed))
     loop = ControlLoop(
         LoopParams(settings.loop.period_s, settings.dry_run, settings.lease.renew_deadline_s),
         scraper=Scraper(
@@ -133,6 +134,7 @@ def assemble(
     )
     app = create_app(sidecar)
     add_records(app, history, benefit, [reads_guard(sidecar)])
+    add_knowledge(app, knowledge, [reads_guard(sidecar)])
     add_page(app)
     return Assembly(sidecar, app, client, store, knowledge)
 
@@ -145,6 +147,17 @@ def open_store(settings: Settings) -> tuple[Store, str | None]:
     except StoreError as error:
         log.error("overrides and decisions will not survive a restart: %s", error)  # noqa: TRY400
         return Store(Path(":memory:"), **limits), str(error)
+
+
+def _seed(path: Path | None) -> list[Learned]:
+    """What siblings learned; a file that cannot be used is said in the log and left out."""
+    if path is None:
+        return []
+    try:
+        return knowledge_file.read(path)
+    except KnowledgeFileError as error:
+        log.error("store.seed is not used, starting from nothing: %s", error)  # noqa: TRY400
+        return []
 
 
 def _lease(settings: Settings, store: Store) -> LeaseParams:

@@ -143,7 +143,8 @@ def _hook_scheduler() -> None:
 def _install_plain_decode(guard: Guard) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    mismatches = _mismatches(compat.PLAIN_DECODE_TARGETS)
+    never_run = compat.plain_decode_mismatch(compat.sglang_version())
+    mismatches = [never_run] if never_run else _mismatches(compat.PLAIN_DECODE_TARGETS)
     if mismatches:
         PLAIN_DECODE.reason = mismatches[0]
         logger.error("specgov: depth 0 stays SGLang's own: %s", "; ".join(mismatches))

@@ -7,7 +7,10 @@ import httpx
 import pytest
 
 from tests.engine.environment import EngineUnavailableError, engine_python, models_folder
+from tests.engine.run_record import pytest_runtest_logreport, pytest_sessionfinish
 from tests.engine.server import MODES, Server
+
+__all__ = ["pytest_runtest_logreport", "pytest_sessionfinish"]
 
 
 def pytest_collection_modifyitems(items):

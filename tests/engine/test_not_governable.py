@@ -56,3 +56,20 @@ async def test_a_server_without_the_plugin_has_no_such_endpoint(server, client):
     assert (await client.get("/speculation")).status_code == 404
     assert (await client.put("/speculation", json=PLAN)).status_code == 404
     await check(client, 5, 12)
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        ("static", "EAGLEWorkerV2 has no adaptive controller: start the server with --speculative-adaptive"),
+        ("tree", "SGLang itself refuses to change depths here, so observe only: speculative_eagle_topk=2"),
+    ],
+    indirect=["server"],
+)
+async def test_a_server_that_speculates_in_another_way_says_why_it_is_only_observed(server, client, reason):
+    """A plan is refused with that reason, and the server serves on."""
+    assert reason in (await client.get("/speculation")).json()["reason"]
+    refused = await client.put("/speculation", json=PLAN)
+    assert refused.status_code == 503
+    assert reason in refused.json()["error"]["message"]
+    await check(client, 5, 12)
