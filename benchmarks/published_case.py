@@ -44,7 +44,9 @@ def measure(profile: str, policy: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print a table per profile, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--policy", default=DEFAULT_POLICY)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -54,7 +56,9 @@ def main() -> None:
         return
     for profile, rows in results.items():
         sys.stdout.write(f"\n{profile}, policy {options.policy}\n\n")
-        sys.stdout.write("| C | always on | always off | governed | below the better side |\n|---|---|---|---|---|\n")
+        sys.stdout.write(
+            "| C | always on | always off | governed | below the better side |\n|---|---|---|---|---|\n"
+        )
         for row in rows:
             sys.stdout.write(
                 f"| {row['concurrency']} | {row['always_on_tok_s']:.0f} | {row['always_off_tok_s']:.0f} "

@@ -53,7 +53,9 @@ def _run(bench: Bench, arm: str) -> list[ClosedLoopResult]:
 
 def main() -> None:
     """Print a table, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true")
     as_json = parser.parse_args().json
     rows = list(compare())

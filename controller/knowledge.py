@@ -44,6 +44,14 @@ class KnowledgeKeeper:
             self._saved_s = result.now_s
             self.save()
 
+    def teach(self, state: Mapping[str, Any]) -> None:
+        """Take over what was learned elsewhere (the demo's rehearsal); raises `ValueError` when it cannot be.
+
+        Call it once `key` is known: then what was kept has been loaded, and would replace this.
+        """
+        if self._learner is not None:
+            self._learner.import_state(state)
+
     def save(self) -> None:
         """Keep what is known now; a store that cannot be written is said in the log."""
         if self._learner is None or self.key is None:

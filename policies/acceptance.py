@@ -47,7 +47,7 @@ class AcceptanceParams:
     """Half-life in exposed request-steps: bounds the statistical error at low load."""
     memory_s: float = 30.0
     """Half-life in seconds: a full batch must not forget within a fraction of a second."""
-    recent_s: float = 3.0
+    recent_s: float = 1.0
     """Half-life of the short memory that replaces the long one at a drift alarm."""
     prior_strength: float = 4.0
     """Weight of the prior of a position, in request-steps."""
@@ -80,7 +80,7 @@ class Counts:
         half_steps, half_s = half
         fade_s = 2.0 ** (-dt_s / half_s)
         for j, (h, n) in enumerate(zip(hits, exposed, strict=True)):
-            if n <= 0:
+            if n <= 0 and half_steps:
                 continue
             fade = max(fade_s, 2.0 ** (-n / half_steps)) if half_steps else fade_s
             self.hits[j] = self.hits[j] * fade + h

@@ -229,6 +229,8 @@ class CostField:
     """Mean log seconds, knots x arms."""
     covariance: Floats
     """Of the arms at one knot, knots x arms x arms."""
+    to_next: Floats
+    """Of the arms at one knot with those at the next, (knots - 1) x arms x arms."""
 
     def at(self, batch_sizes: Sequence[float]) -> tuple[Floats, Floats]:
         """Mean log seconds (sizes x arms) and covariances (sizes x arms x arms), interpolated."""
@@ -236,7 +238,9 @@ class CostField:
         i = np.array([k for k, _ in where])
         w = np.array([w for _, w in where])[:, None]
         mean = (1 - w) * self.log_s[i] + w * self.log_s[i + 1]
-        spread = (1 - w[:, :, None]) * self.covariance[i] + w[:, :, None] * self.covariance[i + 1]
+        w = w[:, :, None]
+        crossed = self.to_next[i] + self.to_next[i].swapaxes(1, 2)
+        spread = (1 - w) ** 2 * self.covariance[i] + w**2 * self.covariance[i + 1] + w * (1 - w) * crossed
         return mean, spread
 
 
@@ -281,8 +285,14 @@ class StepCost:
                 self._measure(precision, shift, (k, chain.index(arm), len(chain)), arm, cell)
         covariance = np.linalg.inv(precision)
         shape = (len(KNOTS), len(chain))
-        blocks = np.einsum("kakb->kab", covariance.reshape(*shape, *shape))
-        self._field = CostField(chain, (covariance @ shift).reshape(shape), blocks)
+        every = covariance.reshape(*shape, *shape)
+        knots = np.arange(len(KNOTS) - 1)
+        self._field = CostField(
+            chain,
+            (covariance @ shift).reshape(shape),
+            np.einsum("kakb->kab", every),
+            np.asarray(every[knots, :, knots + 1, :], dtype=np.float64),
+        )
         return self._field
 
     def seconds(self, cell: CellDelta) -> float:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sglang_hooks import ack_board, compat, plain_decode
+from sglang_hooks import ack_board, compat, governable, plain_decode
 from sglang_hooks.governed_policy import GovernedStepPolicy
 from sglang_hooks.guard import Guard
 from sglang_hooks.rank_control import RankControl, Topology
@@ -44,7 +44,7 @@ def _register() -> None:
     mismatches = _mismatches(compat.SCHEDULER_TARGETS)
     for mismatch in mismatches:
         logger.error("specgov: speculation will not be governed: %s", mismatch)
-    if serves_http and not _mismatches(compat.HTTP_TARGETS):
+    if serves_http and not compat.check(compat.REGISTRY_TARGETS + compat.HTTP_TARGETS, compat.installed_source):
         _hook_http_server(mismatches[0] if mismatches else None)
     if schedules and not mismatches:
         _hook_scheduler()
@@ -65,12 +65,18 @@ def _hook_http_server(reason: str | None) -> None:
     board = ack_board.attach() if inherited else ack_board.create()
     done: list[bool] = []
 
-    def before_serving(*_args: Any, **_kwargs: Any) -> None:
+    def before_serving(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
         if done:
             return
         done.append(True)
         try:
             ack_board.unname()  # every scheduler process has it open by now
+            if server_args.tokenizer_worker_num > 1:
+                logger.error(
+                    "specgov: /speculation is not served with several tokenizer workers: %s",
+                    governable.SEVERAL_TOKENIZERS,
+                )
+                return
             _add_routes(board, reason)
         except Exception:
             logger.exception("specgov: /speculation is not served")
@@ -163,7 +169,8 @@ class SchedulerHooks:
                 built = {*native.candidate_steps, initial}
                 policy = GovernedStepPolicy(native, built, initial, self.guard.failed)
                 topology = compat.topology_of(worker)
-                self._control = self._make_control(policy, topology, _why_not(topology))
+                why_not = governable.why_not_this_shape(topology, worker.server_args)
+                self._control = self._make_control(policy, topology, why_not)
                 controller.params = policy
         except Exception:
             self.guard.failed("installing the policy")
@@ -231,7 +238,8 @@ class SchedulerHooks:
 
     def _control_of(self, scheduler: Any) -> RankControl:
         if self._control is None:
-            self._control = self._make_control(None, compat.topology_of(scheduler), _why_no_policy(scheduler))
+            topology = compat.topology_of(scheduler)
+            self._control = self._make_control(None, topology, _why_no_policy(scheduler, topology))
         return self._control
 
     def _make_control(
@@ -254,24 +262,11 @@ def _answer(applied: bool) -> Any:
     return SetInternalStateReqOutput(updated=applied)
 
 
-def _why_not(topology: Topology) -> str | None:
-    """Why a server of this shape must not be governed though it has an adaptive controller."""
-    if topology.pp_size > 1:
-        return "pipeline parallelism: the depth would have to change on every stage at once; not supported"
-    if topology.nnodes > 1 and os.environ.get("SPECGOV_ALLOW_MULTI_NODE") != "1":
-        return (
-            "several nodes: a node without the hook would run other depths and hang; "
-            "set SPECGOV_ALLOW_MULTI_NODE=1 on every node once specgov is installed on all of them"
-        )
-    return None
-
-
-def _why_no_policy(scheduler: Any) -> str:
+def _why_no_policy(scheduler: Any, topology: Topology) -> str:
     """Why there is no policy to govern by."""
-    if scheduler.spec_algorithm.is_none():
-        return "speculation is off: the server was started without --speculative-algorithm"
-    worker = type(scheduler.draft_worker).__name__
-    return (
-        f"{worker} has no adaptive controller: start the server with --speculative-adaptive "
-        "(its log says if SGLang turned that off, and why)"
+    from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
+
+    args = scheduler.server_args
+    return governable.why_not_this_shape(topology, args) or governable.why_no_controller(
+        scheduler.spec_algorithm, type(scheduler.draft_worker).__name__, args, adaptive_unsupported_reason
     )

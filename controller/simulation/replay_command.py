@@ -172,6 +172,7 @@ def _cells(run: dict[str, Any]) -> list[str]:
     tpot, ttft = run["tpot_s"]["p50"], run["ttft_s"]["p50"]
     return [
         _percent(run["regret"]),
+        _percent(run["regret_with_cold_harm"]),
         _percent(run["against_best_fixed"]),
         f"{run['decode_seconds']:.1f}",
         "-" if tpot is None else f"{tpot * 1e3:.1f}",

@@ -12,7 +12,7 @@ import httpx
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-START_TIMEOUT_S = 240
+START_TIMEOUT_S = 600
 
 COMMON = [
     "--device", "cpu", "--host", "127.0.0.1", "--dtype", "bfloat16", "--enable-metrics",

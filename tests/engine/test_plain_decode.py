@@ -15,6 +15,7 @@ from tests.engine.load import check, successors
 from tests.engine.server import Server, write_entry_point
 from tests.engine.test_governing import in_modes, launches, put, settled, since, state_of, switches_of
 
+pytestmark = pytest.mark.timeout(1200)
 GEARS = ("warm", "cold", "frozen")
 EVERY_OTHER_STEP = {"every_steps": 2, "burst_steps": 1}
 
@@ -111,7 +112,8 @@ async def answers_of_every_plan(server):
 def test_drafts_after_a_warm_spell_are_those_of_a_draft_that_never_paused(engine, random_models, tmp_path):
     """Draft tokens of every verify that follows, against SGLang's own depth 0, which extends at every step.
 
-    The spells are 1 to 9 steps long, the draft-extend takes in up to 4: so what is left over is caught up.
+    The spells are 1, 3, 5 and 7 steps long and the draft-extend takes in 4 at a time, so that something is
+    left over to catch up with after each.
     """
     drafts = {}
     for name, environment in (("ours", {}), ("sglang", {"SPECGOV_PLAIN_DECODE": "0"})):
@@ -126,18 +128,18 @@ def test_drafts_after_a_warm_spell_are_those_of_a_draft_that_never_paused(engine
         finally:
             server.stop()
         drafts[name] = draft_log.read(folder)
-    assert len(drafts["sglang"]) >= 20
-    assert len({tuple(rows[0]) for rows in drafts["sglang"]}) >= 15
+    assert len(drafts["sglang"]) >= 12
+    assert len({tuple(rows[0]) for rows in drafts["sglang"]}) >= 10
     assert drafts["ours"] == drafts["sglang"]
 
 
 async def rise_after_warm_spells(server):
     """One request at a time, so that both servers batch alike: spells of depth 0 and a step at depth 2."""
     async with httpx.AsyncClient(base_url=server.url, timeout=300) as client:
-        for spell, prompt in enumerate(prompts(), start=1):
+        for spell, prompt in zip((1, 3, 5, 7), prompts(), strict=False):
             steps = {"depth": 2, "every_steps": spell + 1, "burst_steps": 1}
             assert (await put(client, (1, 0, "warm"), probe=steps)).status_code == 200
-            await tokens_of(client, prompt, 24)
+            await tokens_of(client, prompt, 20)
             assert (await put(client, (1, 0, "warm"))).status_code == 200
 
 

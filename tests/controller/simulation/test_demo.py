@@ -20,9 +20,7 @@ PHASES = (Phase("first", 0.0, 2.0, 2, 1.0), Phase("second", 2.0, 3.0, 64, 1.0))
 
 def test_rates_rise_and_fall_and_stay_below_what_the_best_arm_can_do():
     """Quiet, busy, crowded, quiet: on Triton off serves about 10 700 tok/s at 128, so 0.95 of that / 256."""
-    phases = plan_phases(
-        load_profile("h200_llama8b_triton"), parse_acceptance("0.745"), EngineConfig(), 60.0
-    )
+    phases = plan_phases(load_profile("h200_llama8b_triton"), parse_acceptance("0.745"), EngineConfig(), 60.0)
     rates = [phase.rate_rps for phase in phases]
     assert rates[0] == rates[3] < rates[1] < rates[2]
     assert rates[2] == pytest.approx(0.95 * 10_700 / 256, rel=0.05)

@@ -1,4 +1,4 @@
-"""What the embedded engine shows is what SGLang shows: checked against captures and by the sidecar's parsers."""
+"""What the embedded engine shows is what SGLang shows: captures and the sidecar's parsers are the judges."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ async def constrained(kit, server, *, total_s: float, period_s: float) -> None:
                 "sampling_params": {"temperature": 1.0, "max_new_tokens": 200, "json_schema": SCHEMA},
             }
             answer = (await server.http.post("/generate", json=body)).json()
-            counts["accepted_drafts"] += int(answer.get("meta_info", {}).get("spec_accept_token_num") or 0)
+            counts["accepted_drafts"] += int(answer.get("meta_info", {}).get("spec_num_correct_drafts") or 0)
             try:
                 found = json.loads(answer["text"])
                 good = set(found) == {"color", "n", "ok", "tags"} and found["color"] in (

@@ -1,6 +1,6 @@
 """Dummy weights under which the context decides the next token, as an SGLang plugin (BENCH_UNIT_WEIGHTS=1).
 
-SGLang's own dummy weights are +-0.001: attention then drowns in rounding, and every server "agrees" with every
+SGLang's own dummy weights are +-0.001: attention then drowns in rounding, and all servers "agree" with each
 other.  Here each parameter is uniform with unit gain, from a seed of its own name, so that two servers have
 the same weights.
 """
