@@ -51,6 +51,7 @@ class Sidecar:
         audit: Audit,
         registry: CollectorRegistry,
         token: TokenSource,
+        read_token: TokenSource,
         policy_name: str,
         forecast: Callable[[], tuple[Forecast, ...]],
         clock: Callable[[], float],
@@ -60,17 +61,18 @@ class Sidecar:
         self.loop = loop
         self.registry = registry
         self.token = token
+        self.read_token = read_token
         self._overrides = overrides
         self._audit = audit
         self._policy_name = policy_name
         self._forecast = forecast
-        self._clock = clock
+        self.clock = clock
         self._wall_clock = wall_clock
         self._thread = ThreadPoolExecutor(1, "specgov-order")
 
     def status(self) -> dict[str, Any]:
         """The whole state on one page."""
-        return views.status(self.loop.last, now_s=self._clock(), dry_run=self.settings.dry_run)
+        return views.status(self.loop.last, now_s=self.clock(), dry_run=self.settings.dry_run)
 
     def explain(self) -> dict[str, Any]:
         """Why this depth now, and what would change it."""
@@ -176,4 +178,4 @@ class Sidecar:
         last = self.loop.last
         if last is None:
             return True
-        return self._clock() - last.now_s < 10 * self.settings.loop.period_s + 10
+        return self.clock() - last.now_s < 10 * self.settings.loop.period_s + 10

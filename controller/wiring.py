@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from controller.benefit_recorder import BenefitRecorder
 from controller.conditions import ConditionBoard
 from controller.effect import EffectTracker
 from controller.engine_client import ClientParams, EngineClient
-from controller.errors import StoreError
+from controller.errors import SettingsError, StoreError
 from controller.fleet_override import FleetOverrideFile
 from controller.history import History
 from controller.knowledge import KnowledgeKeeper
@@ -38,6 +39,7 @@ from controller.steering import LeaseParams, Steering
 from controller.store import Store
 from controller.store_keeper import StoreKeeper, opener
 from controller.telemetry import Telemetry
+from controller.tls import ServerTls, server_tls
 from controller.tokens import TokenSource
 from policies import registry
 from policies.base import Forecaster, Policy
@@ -59,6 +61,7 @@ class Assembly:
     keeper: StoreKeeper
     knowledge: KnowledgeKeeper
     records: RecordQueue[TickResult]
+    tls: ServerTls | None
 
     async def aclose(self) -> None:
         """Save and close what holds resources, after the loop has ended."""
@@ -89,7 +92,20 @@ def make_client(settings: EngineSettings, transport: httpx.AsyncBaseTransport | 
         api_key=_token(settings.api_key, settings.api_key_file),
         admin_key=_token(settings.admin_api_key, settings.admin_api_key_file),
         transport=transport,
+        trust=trust(settings.ca_file),
     )
+
+
+def trust(ca_file: Path | None) -> ssl.SSLContext | bool:
+    """What certificates of the engine are checked against; raises `SettingsError`."""
+    if ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(
+            f"engine.ca_file must be a file of PEM certificates: {ca_file}: {error}"
+        ) from None
 
 
 def make_policy(settings: Settings, name: str) -> Policy:
@@ -146,6 +162,7 @@ def assemble(
         audit=audit,
         registry=telemetry.registry,
         token=_token(settings.api.token, settings.api.token_file),
+        read_token=_token(settings.api.read_token, settings.api.read_token_file),
         policy_name=settings.policy.name,
         forecast=policy.forecast if isinstance(policy, Forecaster) else tuple,
         clock=clock,
@@ -154,7 +171,7 @@ def assemble(
     app = create_app(sidecar)
     add_records(app, history, benefit, [reads_guard(sidecar)])
     add_page(app)
-    return Assembly(sidecar, app, client, keeper, knowledge, records)
+    return Assembly(sidecar, app, client, keeper, knowledge, records, server_tls(settings.api))
 
 
 def keep_store(settings: Settings) -> StoreKeeper:
