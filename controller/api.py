@@ -108,11 +108,9 @@ def _add_probes(app: FastAPI, sidecar: Sidecar) -> None:
     @app.get("/healthz", tags=["probes"], responses={503: {"model": ErrorBody}})
     async def healthz() -> Response:
         """200 while the control loop turns, whatever the engine does."""
-        return (
-            JSONResponse({"ok": True})
-            if sidecar.healthy()
-            else refusal(503, "the control loop does not turn")
-        )
+        if not sidecar.healthy():
+            return refusal(503, "the control loop does not turn")
+        return JSONResponse({"ok": True})
 
     @app.get("/readyz", tags=["probes"], responses={503: {"model": ErrorBody}})
     async def readyz() -> Response:

@@ -90,11 +90,11 @@ class Overrides:
         return self._fleet.error if self._fleet else None
 
     def end_if_over(self, now_unix_s: float) -> Override | None:
-        """The order that has just ended by itself, once; it is then forgotten."""
+        """The order that has just ended by itself, once; it is then forgotten, with the next `record`."""
         order = self._current
         if order is None or self.pod(now_unix_s) is not None:
             return None
-        self.clear()
+        self.put(None)
         return order
 
     @property

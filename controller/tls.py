@@ -28,9 +28,8 @@ class ServerTls:
                 self.context.verify_mode = ssl.CERT_REQUIRED
         except (OSError, ssl.SSLError) as error:
             files = ", ".join(str(file) for file in (cert, key, client_ca) if file)
-            raise SettingsError(
-                f"api.tls_* must be readable PEM files that go together: {files}: {error}"
-            ) from None
+            rule = "must be readable PEM files that go together"
+            raise SettingsError(f"api.tls_* {rule}, got {files}: {error}") from None
 
     def refresh(self) -> None:
         """Use a renewed certificate for new connections; one that does not load leaves the old one in use."""
@@ -41,9 +40,8 @@ class ServerTls:
                 self._stamp = stamp
                 log.info("the API's certificate was read again")
         except (OSError, ssl.SSLError) as error:
-            log.warning(
-                "%s cannot be used, the old one stays: %s", self._cert, error, extra={"repeat_key": "tls"}
-            )
+            why = {"repeat_key": "tls"}
+            log.warning("%s cannot be used, the old one stays: %s", self._cert, error, extra=why)
 
     def _read_stamp(self) -> tuple[int, int]:
         return self._cert.stat().st_mtime_ns, self._key.stat().st_mtime_ns

@@ -103,9 +103,8 @@ def trust(ca_file: Path | None) -> ssl.SSLContext | bool:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise SettingsError(
-            f"engine.ca_file must be a file of PEM certificates: {ca_file}: {error}"
-        ) from None
+        rule = "must be a file of PEM certificates"
+        raise SettingsError(f"engine.ca_file {rule}, got {ca_file}: {error}") from None
 
 
 def make_policy(settings: Settings, name: str) -> Policy:

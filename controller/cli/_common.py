@@ -67,7 +67,7 @@ def call(method: str, url: str, path: str, token_file: Path | None, **request: A
 
 
 def trust() -> ssl.SSLContext | bool:
-    """What an https sidecar must show (`SPECGOV_CA_FILE`), and what we show it (`SPECGOV_CLIENT_CERT_FILE`)."""
+    """What an https sidecar must show (`SPECGOV_CA_FILE`) and is shown (`SPECGOV_CLIENT_CERT_FILE`)."""
     ca, cert = os.environ.get("SPECGOV_CA_FILE"), os.environ.get("SPECGOV_CLIENT_CERT_FILE")
     if not ca and not cert:
         return True
