@@ -23,11 +23,7 @@ from controller.benefit_recorder import BenefitRecorder
 from controller.conditions import ConditionBoard
 from controller.effect import EffectTracker
 from controller.engine_client import ClientParams, EngineClient
-<<<<<<< HEAD
-from controller.errors import KnowledgeFileError, StoreError
-=======
-from controller.errors import SettingsError, StoreError
->>>>>>> survive
+from controller.errors import KnowledgeFileError, SettingsError, StoreError
 from controller.fleet_override import FleetOverrideFile
 from controller.history import History
 from controller.knowledge import KnowledgeKeeper
@@ -41,12 +37,8 @@ from controller.scraper import Scraper
 from controller.settings import EngineSettings, Settings
 from controller.sidecar import Sidecar
 from controller.steering import LeaseParams, Steering
-<<<<<<< HEAD
 from controller.store import Learned, Store
-=======
-from controller.store import Store
 from controller.store_keeper import StoreKeeper, opener
->>>>>>> survive
 from controller.telemetry import Telemetry
 from controller.tls import ServerTls, server_tls
 from controller.tokens import TokenSource
@@ -137,16 +129,12 @@ def assemble(
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
     policy, shadow = make_policy(settings, settings.policy.name), settings.policy.shadow
-<<<<<<< HEAD
     knowledge = KnowledgeKeeper(store, policy, settings.policy.name, _seed(settings.store.seed))
-=======
-    knowledge = KnowledgeKeeper(store, policy, settings.policy.name)
     keeper.kept = (overrides, audit, knowledge)
     records = RecordQueue[TickResult](
         (keeper, overrides, telemetry, benefit, history, DecisionRecorder(audit), knowledge),
         min(settings.loop.period_s, RECORD_PATIENCE_S),
     )
->>>>>>> survive
     loop = ControlLoop(
         LoopParams(settings.loop.period_s, settings.dry_run, settings.lease.renew_deadline_s),
         scraper=Scraper(
