@@ -45,7 +45,7 @@ def test_equal_arms_go_to_the_shallower() -> None:
 
 
 def test_a_boundary_must_be_worth_its_switches() -> None:
-    """Middle of three sizes 3 % better with arm 1; two boundaries at 1 % of time each forbid it, free ones not."""
+    """The middle of three sizes is 3 % better with arm 1: not worth two boundaries at 1 % of time each."""
     value = [[0.0, -0.1], [0.0, 0.03], [0.0, -0.1]]
     assert pick(scene(value)) == [0, 1, 0]
     assert pick(scene(value, price=np.full(2, 0.01))) == [0, 0, 0]
@@ -100,7 +100,7 @@ def test_at_the_greatest_batch_size_nothing_lies_above() -> None:
 
 
 def test_crossings_are_counted_within_and_between_ticks() -> None:
-    """Ticks at 8 and at 32 in turn, 100 steps each: every edge from 12 to 32 is crossed once per 100 steps."""
+    """Ticks at 8 and at 32 in turn, 100 steps each: the edges between are crossed once in 100 steps."""
     load, (starts, _) = Load(), grid()
     for i in range(100):
         load.observe([cell(8 if i % 2 else 32, 100)], [1.0], 1.0)
@@ -110,7 +110,7 @@ def test_crossings_are_counted_within_and_between_ticks() -> None:
 
 
 def test_switches_between_ticks_teach_how_many_crossings_ticks_do_not_show() -> None:
-    """Both sides in every tick shows 2 crossings; the engine counted 20: rates become nearly ten times larger."""
+    """Both sides in every tick shows 2 crossings; the engine counted 20: ten times as many."""
     load, (starts, _) = Load(), grid()
     table = Schedule((Row(1, Arm(2)), Row(24, OFF_COLD)))
     for _ in range(100):
@@ -123,7 +123,7 @@ def test_switches_between_ticks_teach_how_many_crossings_ticks_do_not_show() -> 
 def test_what_cold_costs_later_is_measured() -> None:
     """A rise, after which half the request-steps draft nothing though 1.8 tokens were expected.
 
-    1 s at depth 1, half of it after cold, 1 - 1 / 1.8 = 0.44: 0.22 s lost, averaged with the prior (20 steps).
+    1 s at depth 1, half of it after cold, 1 - 1 / 1.8 = 0.44: 0.22 s lost; the prior is 20 steps.
     """
     survival = Survival()
     survival.observe([CellDelta(8, Arm(1), 500, 4000, 7200, (800, 3200), (0, 0), 0, 0.0, 0.0, 0, 0)], 1.0)
