@@ -64,7 +64,9 @@ async def test_a_schedule_changes_the_depth_in_use_on_every_rank_and_no_token(se
 @in_modes(*SPECULATING)
 async def test_every_token_is_right_while_schedules_change_under_load(server, client):
     """Tables with all depths, one after another until twenty switches, under more load than fits at once."""
-    tables = itertools.cycle([[(1, 3), (3, 1)], [(1, 0)], [(1, 1), (2, 2), (4, 0)], [(1, 2)], [(1, 0), (2, 3)]])
+    tables = itertools.cycle(
+        [[(1, 3), (3, 1)], [(1, 0)], [(1, 1), (2, 2), (4, 0)], [(1, 2)], [(1, 0), (2, 3)]]
+    )
     before, first = await state_of(client), launches(server)
     codes, sequence = [], before["sequence"] or 0
     async with Load(client, concurrency=6) as load:
