@@ -32,13 +32,9 @@ ONE_CORE_A_RANK = {**OVERLAP, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 
 STATIC = [flag for flag in SPECULATION[:-2] if flag != "--speculative-adaptive"]
 TREE = [
-    *STATIC,
-    "--speculative-eagle-topk",
-    "2",
-    "--speculative-num-draft-tokens",
-    "4",
-    "--speculative-adaptive",
-]
+    *STATIC, "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "4", "--speculative-adaptive",
+    "--skip-server-warmup",  # it would draft, and the stand-in for the kernels builds chains only
+]  # fmt: skip
 
 MODES = {
     # mode: (entry, flags, environment); base, bare and sync are SGLang as it is
