@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import time
@@ -50,6 +51,8 @@ RECORD_PATIENCE_S = 1.0
 """How long a turn waits for its own record."""
 CLOSE_WITHIN_S = 5.0
 """For what is kept to be written at the end; a disk that hangs must not keep a pod from ending."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
