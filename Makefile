@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-engine bench-gpu lint format clean
+.PHONY: help setup demo test test-fast test-e2e test-engine compat-latest bench bench-gpu lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,7 +22,7 @@ setup: $(STAMP)  ## the project's own environment in .venv
 demo: $(STAMP)  ## a sidecar turning speculation down and up under a changing load (simulated engine)
 	$(BIN)/specgov demo
 
-test: lint test-fast test-engine  ## everything that .ci/run runs
+test: lint test-fast test-e2e test-engine  ## everything that .ci/run runs
 
 lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
@@ -30,11 +30,24 @@ lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test-fast: $(STAMP)  ## all tests that need no real SGLang
-	$(BIN)/pytest -q -n auto -m 'not engine'
+test-fast: $(STAMP)  ## all tests that need neither the real SGLang nor programs of others
+	$(BIN)/pytest -q -n auto -m 'not engine and not e2e'
+
+test-e2e: $(STAMP)  ## manifests, alerts, dashboards, status page: real kubectl, helm, Prometheus, Chromium
+	$(BIN)/python tests/e2e/tools.py
+	$(BIN)/pytest -q -m e2e
 
 test-engine: $(STAMP)  ## the real SGLang on CPU (installs it once into its own cached environment)
 	$(BIN)/pytest -q -m engine
+
+compat-latest: $(STAMP)  ## what the newest SGLang release on the index would break (a job for a schedule)
+	@$(BIN)/python -m tests.releases.latest
+
+bench: $(STAMP)  ## what the hook costs a decode step; how fast and how true the simulator is; the published case
+	$(BIN)/python -m tests.hooks.hook_cost
+	$(BIN)/python -m tests.benchmarks.simulator_speed --seconds 600
+	$(BIN)/python -m tests.benchmarks.simulator_error
+	$(BIN)/python -m tests.benchmarks.published_case
 
 GPU_WORK ?= build/gpu
 bench-gpu: $(STAMP)  ## what a GPU machine needs to run tests/gpu, into .gpu (see its README; downloads 460 MB)

@@ -80,6 +80,12 @@ class ServerInfo:
     dp_size: int | None = None
     max_running_reqs: int | None = None
     dp_attention: bool | None = None
+    pp_size: int | None = None
+    tokenizer_workers: int | None = None
+    frontend: str | None = None
+    """What serves HTTP: `python` or another; releases before 0.5.21 do not say."""
+    disaggregation: str | None = None
+    """`prefill` or `decode`; `None` when the server does both, or does not say."""
 
 
 def parse_loads(body: Any) -> LoadSample | None:
@@ -206,8 +212,18 @@ def parse_server_info(body: Any) -> ServerInfo | None:
         tp_size=whole(info.get("tp_size")),
         dp_size=whole(info.get("dp_size")),
         max_running_reqs=whole(info.get("max_running_requests")),
-        dp_attention=_boolean(info.get("enable_dp_attention")),
+        dp_attention=_dp_attention(info),
+        pp_size=whole(info.get("pp_size")),
+        tokenizer_workers=whole(info.get("tokenizer_worker_num")),
+        frontend=text(info.get("frontend"), 64),
+        disaggregation=mode if (mode := text(info.get("disaggregation_mode"), 64)) != "null" else None,
     )
+
+
+def _dp_attention(info: Mapping[str, Any]) -> bool | None:
+    """Since 0.5.22 the size decides; before there is only the flag."""
+    size = whole(info.get("attn_dp_size"))
+    return True if size is not None and size > 1 else _boolean(info.get("enable_dp_attention"))
 
 
 def _boolean(value: Any) -> bool | None:

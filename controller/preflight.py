@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,9 +10,8 @@ from controller.control_state import PROTOCOL, ControlState
 from controller.errors import EngineError
 from controller.exposition import LoadSample, ServerInfo
 from controller.link import Link, classify
-
-OLDEST, NEWEST = (0, 5, 17), (0, 5, 23)
-"""SGLang releases that were tried, inclusive; the plugin's own table decides in the end."""
+from sglang_hooks.governable import PIPELINE, PREFILL, RUST_FRONT_END, SEVERAL_TOKENIZERS
+from sglang_hooks.releases import SUPPORTED, faults_of
 
 
 class Verdict(StrEnum):
@@ -69,14 +67,41 @@ def _server(facts: Facts) -> Iterator[Check]:
         yield Check("server", Verdict.FAIL, found, "check --engine and the key: engine.api_key_file")
         return
     yield Check("server", Verdict.PASS, f"SGLang {info.version}, model {info.model}")
-    match = re.match(r"(\d+)\.(\d+)\.(\d+)", info.version or "")
-    tried = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
-    mend = f"use a release from {tried}, or watch the plugin's verdict below"
-    if match is None:
-        yield Check("version", Verdict.UNKNOWN, f"version {info.version!r}", mend)
-        return
-    inside = OLDEST <= tuple(map(int, match.groups())) <= NEWEST
-    yield Check("version", Verdict.PASS if inside else Verdict.WARN, f"{info.version}; tried: {tried}", mend)
+    yield _version(info)
+    yield from _faults(info, facts.control)
+    yield from _shape(info)
+
+
+def _version(info: ServerInfo) -> Check:
+    known = f"{SUPPORTED[0]} to {SUPPORTED[-1]}"
+    mend = f"use a release from {known}, or watch the plugin's verdict below"
+    if info.version is None:
+        return Check("version", Verdict.UNKNOWN, "not stated", mend)
+    verdict = Verdict.PASS if info.version in SUPPORTED else Verdict.WARN
+    return Check("version", verdict, f"{info.version}; known: {known}", mend)
+
+
+def _faults(info: ServerInfo, control: ControlState | None) -> Iterator[Check]:
+    """Faults of this release that users would blame on us."""
+    depths = control.built_depths if control else ()
+    at_deepest = bool(depths) and info.num_steps == max(depths)
+    for fault in faults_of(info.version):
+        if fault.at_deepest or not at_deepest:
+            yield Check("known fault", Verdict.WARN, fault.symptom, fault.way_round)
+
+
+def _shape(info: ServerInfo) -> Iterator[Check]:
+    """Ways to run SGLang that cannot be governed; nothing where the server does not say."""
+    tokenizers = info.tokenizer_workers or 1
+    if tokenizers > 1:
+        found = f"{tokenizers} tokenizer workers: {SEVERAL_TOKENIZERS}"
+        yield Check("front end", Verdict.FAIL, found, "leave out --tokenizer-worker-num")
+    if info.frontend not in (None, "python"):
+        yield Check("front end", Verdict.FAIL, RUST_FRONT_END, "unset SGLANG_RUST_SERVER")
+    if (info.pp_size or 1) > 1:
+        yield Check("pipeline", Verdict.FAIL, PIPELINE, "leave out --pp-size")
+    if info.disaggregation == "prefill":
+        yield Check("role", Verdict.FAIL, PREFILL, "point specgov at the decode servers")
 
 
 def _speculation(info: ServerInfo | None) -> Iterator[Check]:

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_hooks.rank_control import Topology
-
-SUPPORTED = ("0.5.17", "0.5.23")
-"""Releases on which the hook was proven."""
+from sglang_hooks.releases import PLAIN_DECODE, SUPPORTED
 
 _SRT = "sglang.srt."
 SET_INTERNAL_STATE = _SRT + "managers.scheduler.Scheduler.set_internal_state"
@@ -34,6 +32,7 @@ DRAFT_EXTEND_FOR_PREFILL = _EAGLE_V2 + "EagleDraftWorker._draft_extend_for_prefi
 EAGLE_SAMPLE = _SRT + "speculative.eagle_utils.eagle_sample"
 STASH = _SRT + "managers.overlap_utils.FutureMap.stash"
 RESOLVE_SEQ_LENS = _SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu"
+ADAPTIVE_REFUSAL = _SRT + "speculative.adaptive_spec_params.adaptive_unsupported_reason"
 RUN_HTTP_SERVER = _SRT + "entrypoints.http_server._setup_and_run_http_server"
 
 
@@ -86,6 +85,8 @@ SCHEDULER_TARGETS = (
         _SRT + "managers.schedule_batch.Req",
         attributes=("origin_input_ids", "output_ids", "is_retracted"),
     ),
+    Target(_SRT + "runtime_context.get_parallel"),
+    Target(ADAPTIVE_REFUSAL, ("server_args",)),
     Target(_SRT + "managers.io_struct.SetInternalStateReq", attributes=("server_args",)),
     Target(_SRT + "managers.io_struct.SetInternalStateReqOutput", attributes=("updated",)),
     Target(_SRT + "managers.io_struct.GetInternalStateReqOutput", attributes=("internal_state",)),
@@ -159,7 +160,17 @@ def version_mismatch(version: str | None) -> str | None:
     if version in SUPPORTED or os.environ.get("SPECGOV_ALLOW_UNTESTED") == "1":
         return None
     return (
-        f"SGLang {version} is not among the releases on which specgov was proven ({', '.join(SUPPORTED)}); "
+        f"SGLang {version} is not among the releases that specgov knows ({SUPPORTED[0]} to {SUPPORTED[-1]}); "
+        "SPECGOV_ALLOW_UNTESTED=1 at launch uses it all the same, if its names still fit"
+    )
+
+
+def plain_decode_mismatch(version: str | None) -> str | None:
+    """Why depth 0 must stay SGLang's own on this release, whatever its names; `None`: it need not."""
+    if version in PLAIN_DECODE or os.environ.get("SPECGOV_ALLOW_UNTESTED") == "1":
+        return None
+    return (
+        f"plain decoding was never run on SGLang {version} (but on {', '.join(PLAIN_DECODE)}); "
         "SPECGOV_ALLOW_UNTESTED=1 at launch uses it all the same, if its names still fit"
     )
 
@@ -196,7 +207,7 @@ def installed_source(module: str) -> str | None:
 def topology_of(owner: Any) -> Topology:
     """Ranks and sizes of this process; `owner` is its scheduler or its speculative worker."""
     parallel = getattr(owner, "ps", None)
-    if parallel is None:  # gone by 0.5.23
+    if parallel is None:  # gone since 0.5.21
         from sglang.srt.runtime_context import get_parallel
 
         parallel = get_parallel()

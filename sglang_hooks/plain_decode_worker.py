@@ -28,6 +28,7 @@ class DepthZero:
 
         self.worker = worker
         self.in_force = False
+        self.several_ranks = worker.server_args.tp_size > 1
         hidden = get_draft_recurrent_hidden_state_spec(self.draft_runner)
         self.tensors = OneNodeTensors(worker.device, worker.topk, hidden)
         self.tensors.reserve(self.runner.req_to_token_pool.req_to_token.shape[0])
@@ -83,9 +84,14 @@ class DepthZero:
         return True
 
     def can_defer(self) -> bool:
-        """Whether a draft-extend can be put off: it has no stream of its own, and a deeper state exists."""
+        """Whether a draft-extend can be put off: it has no stream of its own, and a deeper state exists.
+
+        Under a schedule only, which is sent where all ranks have the same gears.  Ranks that SGLang rules
+        may not have, and a rank that puts off what its peers do leaves them waiting in a collective.
+        """
         draft = self.worker._draft_worker
-        return "cold" in self.gears and not draft.plan_stream and self._width() > 1
+        governed = getattr(self.worker.adaptive_controller.params, "governed", False)
+        return governed and "cold" in self.gears and not draft.plan_stream and self._width() > 1
 
     def catch_up(self, extend: Callable[[Any, Any], None], batch: Any) -> None:
         """Take in what is kept of `batch`, which is about to draft."""

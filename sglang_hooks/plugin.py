@@ -6,6 +6,8 @@ what is counted in `recorder`, who may ask in `control_plane`.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
 import multiprocessing
 import os
@@ -14,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sglang_hooks import ack_board, compat, plain_decode
+from sglang_hooks import ack_board, compat, governable, plain_decode
 from sglang_hooks.governed_policy import GovernedStepPolicy
 from sglang_hooks.guard import Guard
 from sglang_hooks.rank_control import RankControl, Topology
@@ -40,10 +42,12 @@ def _register() -> None:
         multiprocessing.parent_process() is None or "sglang.srt.entrypoints.http_server" in sys.modules
     )
     schedules = "sglang.srt.managers.scheduler" in sys.modules
-    mismatches = _mismatches(compat.SCHEDULER_TARGETS)
+    mismatches = _mismatches(compat.SCHEDULER_TARGETS + compat.HTTP_TARGETS)
     for mismatch in mismatches:
         logger.error("specgov: speculation will not be governed: %s", mismatch)
-    if serves_http and not _mismatches(compat.HTTP_TARGETS):
+    if serves_http and not compat.check(
+        compat.REGISTRY_TARGETS + compat.HTTP_TARGETS, compat.installed_source
+    ):
         _hook_http_server(mismatches[0] if mismatches else None)
     if schedules and not mismatches:
         _hook_scheduler()
@@ -64,12 +68,18 @@ def _hook_http_server(reason: str | None) -> None:
     board = ack_board.attach() if inherited else ack_board.create()
     done: list[bool] = []
 
-    def before_serving(*_args: Any, **_kwargs: Any) -> None:
+    def before_serving(server_args: Any, *_args: Any, **_kwargs: Any) -> None:
         if done:
             return
         done.append(True)
         try:
             ack_board.unname()  # every scheduler process has it open by now
+            if server_args.tokenizer_worker_num > 1:
+                logger.error(
+                    "specgov: /speculation is not served with several tokenizer workers: %s",
+                    governable.SEVERAL_TOKENIZERS,
+                )
+                return
             _add_routes(board, reason)
         except Exception:
             logger.exception("specgov: /speculation is not served")
@@ -133,7 +143,8 @@ def _hook_scheduler() -> None:
 def _install_plain_decode(guard: Guard) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    mismatches = _mismatches(compat.PLAIN_DECODE_TARGETS)
+    never_run = compat.plain_decode_mismatch(compat.sglang_version())
+    mismatches = [never_run] if never_run else _mismatches(compat.PLAIN_DECODE_TARGETS)
     if mismatches:
         PLAIN_DECODE.reason = mismatches[0]
         logger.error("specgov: depth 0 stays SGLang's own: %s", "; ".join(mismatches))
@@ -162,7 +173,8 @@ class SchedulerHooks:
                 built = {*native.candidate_steps, initial}
                 policy = GovernedStepPolicy(native, built, initial, self.guard.failed)
                 topology = compat.topology_of(worker)
-                self._control = self._make_control(policy, topology, _why_not(topology))
+                why_not = governable.why_not_this_shape(topology, worker.server_args)
+                self._control = self._make_control(policy, topology, why_not)
                 controller.params = policy
         except Exception:
             self.guard.failed("installing the policy")
@@ -193,43 +205,50 @@ class SchedulerHooks:
         self, original: Callable[..., Any], scheduler: Any, batch: Any, result: Any
     ) -> Any:
         """Record what a batch yielded and how long after the one before it was done."""
-        control, seen, prefilled = self._control, None, False
-        if control is not None and control.policy is not None:
-            try:
-                if batch.forward_mode.is_decode():
-                    launch = control.result_arriving(result.speculative_num_draft_tokens - 1)
-                    live = [i for i, r in enumerate(batch.reqs) if not (r.finished() or r.is_retracted)]
-                    seen = (launch, live)
-                elif batch.forward_mode.is_extend():
-                    prefilled = True
-            except Exception:
-                self.guard.failed("looking at a result")
+        record = None
+        try:
+            record = self._recording(batch, result)
+        except Exception:
+            self.guard.failed("looking at a result")
         output = original(scheduler, batch, result)
-        if seen is not None or prefilled:
+        if record is not None:
             try:
-                if seen is None:
-                    control.recorder.prefill(self._clock())
-                else:
-                    self._record(control, batch, result, *seen)
+                record()
             except Exception:
                 self.guard.failed("recording a result")
         return output
 
-    def _record(self, control: Any, batch: Any, result: Any, launch: Any, live: list[int]) -> None:
-        requests = [batch.reqs[i] for i in live]
-        accepted = result.num_correct_drafts_per_req_cpu
+    def _recording(self, batch: Any, result: Any) -> Callable[[], None] | None:
+        """What to do once the batch has been processed; who had finished can be seen only before."""
+        control = self._control
+        if control is None or control.policy is None:
+            return None
+        if batch.forward_mode.is_decode():
+            launch = control.result_arriving(result.speculative_num_draft_tokens - 1)
+            live = [not (r.finished() or r.is_retracted) for r in batch.reqs]
+            return functools.partial(self._record, control, batch, result, launch, live)
+        if batch.forward_mode.is_extend():
+            return lambda: control.recorder.prefill(self._clock())
+        return None
+
+    def _record(self, control: Any, batch: Any, result: Any, launch: Any, live: list[bool]) -> None:
+        requests, accepted = batch.reqs, result.num_correct_drafts_per_req_cpu
+        if not all(live):
+            requests = list(itertools.compress(requests, live))
+            accepted = list(itertools.compress(accepted, live))
         control.decode_result(
             self._clock(),
             launch,
-            batch_size=len(batch.reqs),
+            batch_size=len(live),
             requests=requests,
-            accepted=[accepted[i] for i in live],
-            context_tokens=sum(len(r.origin_input_ids) + len(r.output_ids) for r in requests),
+            accepted=accepted,
+            context_tokens=sum([len(r.origin_input_ids) + len(r.output_ids) for r in requests]),
         )
 
     def _control_of(self, scheduler: Any) -> RankControl:
         if self._control is None:
-            self._control = self._make_control(None, compat.topology_of(scheduler), _why_no_policy(scheduler))
+            topology = compat.topology_of(scheduler)
+            self._control = self._make_control(None, topology, _why_no_policy(scheduler, topology))
         return self._control
 
     def _make_control(
@@ -252,24 +271,11 @@ def _answer(applied: bool) -> Any:
     return SetInternalStateReqOutput(updated=applied)
 
 
-def _why_not(topology: Topology) -> str | None:
-    """Why a server of this shape must not be governed though it has an adaptive controller."""
-    if topology.pp_size > 1:
-        return "pipeline parallelism: the depth would have to change on every stage at once; not supported"
-    if topology.nnodes > 1 and os.environ.get("SPECGOV_ALLOW_MULTI_NODE") != "1":
-        return (
-            "several nodes: a node without the hook would run other depths and hang; "
-            "set SPECGOV_ALLOW_MULTI_NODE=1 on every node once specgov is installed on all of them"
-        )
-    return None
-
-
-def _why_no_policy(scheduler: Any) -> str:
+def _why_no_policy(scheduler: Any, topology: Topology) -> str:
     """Why there is no policy to govern by."""
-    if scheduler.spec_algorithm.is_none():
-        return "speculation is off: the server was started without --speculative-algorithm"
-    worker = type(scheduler.draft_worker).__name__
-    return (
-        f"{worker} has no adaptive controller: start the server with --speculative-adaptive "
-        "(its log says if SGLang turned that off, and why)"
+    from sglang.srt.speculative.adaptive_spec_params import adaptive_unsupported_reason
+
+    args = scheduler.server_args
+    return governable.why_not_this_shape(topology, args) or governable.why_no_controller(
+        scheduler.spec_algorithm, type(scheduler.draft_worker).__name__, args, adaptive_unsupported_reason
     )

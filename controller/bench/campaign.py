@@ -126,7 +126,13 @@ class Campaign:
         return self._lag.watching()
 
     async def measure(
-        self, target: Target, records: list[RequestRecord], work: Awaitable[object], **notes: Any
+        self,
+        target: Target,
+        records: list[RequestRecord],
+        work: Awaitable[object],
+        *,
+        stream_share: float = 1.0,
+        **notes: Any,
     ) -> Window:
         """One window on whatever load is there now, from now until `work` (say, a sleep) is done."""
         control = target.server.control
@@ -145,7 +151,7 @@ class Campaign:
             arm=target.arm.label,
             from_s=from_s,
             to_s=to_s,
-            stats=window_stats(records, from_s, to_s),
+            stats=window_stats(records, from_s, to_s, stream_share=stream_share),
             engine_tok_s=sum(c.tokens for c in cells) / counted_s if cells else None,
             cells=cells,
             client_lag_s=self._lag.worst_s(from_s, to_s),
@@ -197,7 +203,8 @@ class Campaign:
                     await target.confirm()
                     await asyncio.sleep(self.timing.settle_s)
                     window = asyncio.sleep(self.timing.window_s)
-                    await self.measure(target, loop.records, window, concurrency=concurrency, round=number)
+                    notes = {"concurrency": concurrency, "round": number}
+                    await self.measure(target, loop.records, window, stream_share=loop.stream_share, **notes)
             except EngineRefusedError as problem:
                 self.fail(target.label, concurrency, problem)
         await server.end()

@@ -48,8 +48,11 @@ async def _phases(
                 await target.server.set_state(phase.state)
             loop.use(source_of(phase.prompts))
             await loop.scale(phase.concurrency)
+            share = loop.stream_share
             notes = {"concurrency": phase.concurrency, "phase": phase.name, "round": number}
-            await campaign.measure(target, loop.records, asyncio.sleep(phase.seconds), **notes)
+            await campaign.measure(
+                target, loop.records, asyncio.sleep(phase.seconds), stream_share=share, **notes
+            )
 
 
 async def run_trace(campaign: Campaign, arrivals: Arrivals, rounds: int) -> None:

@@ -51,6 +51,13 @@ class ClosedLoop:
         """How many clients there are."""
         return self._target
 
+    @property
+    def stream_share(self) -> float:
+        """Share of the clients that stream, 0..1."""
+        if not self._stream_every or not self._target:
+            return 0.0
+        return -(-self._target // self._stream_every) / self._target
+
     async def scale(self, concurrency: int) -> None:
         """Add clients, each somewhere inside its first request; or let the last ones end after theirs."""
         self._target = concurrency

@@ -29,7 +29,7 @@ def write_plots(outcome: Outcome, folder: Path) -> list[Path]:
         tpot = outcome.estimates(lambda w: None if w.stats.tpot_p50_s is None else w.stats.tpot_p50_s * 1e3)
         _curves(below, tpot, "median TPOT, ms")
         below.set_xlabel("requests at once")
-        above.legend(fontsize="small")
+        above.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
         written.append(folder / "throughput.png")
         figure.savefig(written[-1], dpi=120)
     if outcome.depths:
@@ -52,6 +52,8 @@ def _curves(axes: Axes, curves: Mapping[str, Mapping[int, Estimate]], title: str
             )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    axes.set_xticks(sorted({c for curve in curves.values() for c in curve}))
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylabel(title)
     axes.grid(visible=True, which="major", alpha=0.3)
 
@@ -88,4 +90,4 @@ def _depths(axes: Axes, outcome: Outcome) -> None:
     batch.plot([at for at, _ in sized], [size for _, size in sized], color="0.8", lw=0.8, zorder=0)
     batch.set_ylabel("batch size")
     axes.set(xlabel="seconds", ylabel="draft depth in use", title="Depth in use over time")
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.06, 1))

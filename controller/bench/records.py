@@ -61,14 +61,9 @@ class RequestRecord:
         for (before_s, _), (at_s, _) in itertools.pairwise(self.events):
             yield at_s, at_s - before_s
 
-    def tokens_between(self, from_s: float, to_s: float) -> float:
-        """Output tokens of the span: exact for streams, else a share of the request's own time."""
-        if self.streamed:
-            return self._tokens_at(to_s) - self._tokens_at(from_s)
-        if self.ended_s is None or self.ended_s <= self.started_s:
-            return 0.0
-        overlap_s = min(self.ended_s, to_s) - max(self.started_s, from_s)
-        return self.output_tokens * max(0.0, overlap_s) / (self.ended_s - self.started_s)
+    def tokens_between(self, from_s: float, to_s: float) -> int:
+        """Output tokens that arrived in the span; a whole answer arrives at its end."""
+        return self._tokens_at(to_s) - self._tokens_at(from_s)
 
     def _tokens_at(self, at_s: float) -> int:
         return max((tokens for when_s, tokens in self.events if when_s <= at_s), default=0)
@@ -98,11 +93,17 @@ class WindowStats:
     """Mean of what the server reported per request that ended inside the window, bonus included."""
 
 
-def window_stats(records: Iterable[RequestRecord], from_s: float, to_s: float) -> WindowStats:
+def window_stats(
+    records: Iterable[RequestRecord], from_s: float, to_s: float, *, stream_share: float = 1.0
+) -> WindowStats:
     """Summarise (`from_s`, `to_s`].
 
     Requests count towards a latency when they ended inside the window (ITL: when the gap did); tokens
-    count when they arrived inside it, whoever's they are.  Raises `ValueError` for an empty window.
+    count when they arrived inside it, whoever's they are.
+
+    `stream_share` is the share of the clients that stream.  Theirs are the tokens whose time is known, so
+    where some stream all output is taken in proportion to theirs; where none does (0), whole answers count
+    when they end: true on average, and uneven over a short window.  Raises `ValueError` for an empty window.
     """
     if to_s <= from_s:
         raise ValueError(f"to_s must be after from_s ({from_s}), got {to_s}")
@@ -117,7 +118,7 @@ def window_stats(records: Iterable[RequestRecord], from_s: float, to_s: float) -
     lengths = [r.acceptance_length for r in good if r.acceptance_length is not None]
     return WindowStats(
         window_s=to_s - from_s,
-        output_tok_s=sum(r.tokens_between(from_s, to_s) for r in alive) / (to_s - from_s),
+        output_tok_s=_tokens(alive, from_s, to_s, stream_share) / (to_s - from_s),
         finished=len(good),
         errors=sum(r.error is not None for r in ended),
         ttft_p50_s=quantile(ttft, 0.5),
@@ -132,3 +133,9 @@ def window_stats(records: Iterable[RequestRecord], from_s: float, to_s: float) -
         s_per_token_p99=quantile(each, 0.99),
         acceptance_length=sum(lengths) / len(lengths) if lengths else None,
     )
+
+
+def _tokens(alive: list[RequestRecord], from_s: float, to_s: float, stream_share: float) -> float:
+    if stream_share <= 0:
+        return sum(r.tokens_between(from_s, to_s) for r in alive)
+    return sum(r.tokens_between(from_s, to_s) for r in alive if r.streamed) / stream_share

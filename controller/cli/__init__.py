@@ -10,11 +10,13 @@ import importlib
 import os
 import pkgutil
 import sys
+from typing import Annotated
 
 import typer
 
 from controller.cli._common import EXIT_FAILED, fail
 from controller.errors import SpecgovError
+from sglang_hooks import __version__
 
 # The matrices of a policy are small.  More BLAS threads only spin, and in a container whose CPU limit is
 # below the host's core count they are throttled: one inversion then takes 600 ms instead of 1.
@@ -32,10 +34,26 @@ def make_app() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
+    app.callback()(_root)
     for module in sorted(info.name for info in pkgutil.iter_modules(__path__)):
         if not module.startswith("_"):
             importlib.import_module(f"{__name__}.{module}").register(app)
     return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", help="Print the version and end.", is_eager=True, callback=_show_version)
+]
+
+
+def _root(*, version: Version = False) -> None:
+    """Decides, live, how deep an SGLang server should speculate."""
 
 
 def main() -> None:

@@ -16,12 +16,15 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     *,
-    seconds: Annotated[float, typer.Option(min=8, max=110, help="Length of the load.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=8, max=110, help="Length of the load.")] = 45.0,
     profile: Annotated[
         str, typer.Option(help="Cost profile: a file, or a shipped one.")
     ] = "h200_llama8b_triton",
     acceptance: Annotated[str, typer.Option(help="Accepted drafts per position, or over time.")] = "0.745",
     policy: Annotated[str | None, typer.Option(help="Who decides.")] = None,
+    rehearse: Annotated[
+        bool, typer.Option(help="Let a policy that learns see such a load beforehand, in virtual time.")
+    ] = True,
     as_json: Json = False,
     keep: Annotated[bool, typer.Option("--keep", help="Go on until Ctrl-C, API and metrics up.")] = False,
     engine_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
@@ -36,6 +39,7 @@ def demo(
         profile=profile,
         acceptance=acceptance,
         policy=policy or command.DEFAULT_POLICY,
+        rehearse=rehearse,
         as_json=as_json,
         keep=keep,
         engine_port=engine_port,

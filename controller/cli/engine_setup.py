@@ -15,10 +15,11 @@ from rich.text import Text
 
 from controller import launch_flags
 from controller import settings as settings_module
-from controller.cli._common import EXIT_UNMET, EXIT_USAGE, Json, fail, out, show_json
+from controller.cli._common import EXIT_UNMET, EXIT_USAGE, Json, err, fail, out, show_json
 from controller.errors import SettingsError
 from controller.preflight import Check, Facts, Verdict, check, passed
 from controller.settings import EngineSettings
+from sglang_hooks.releases import faults_of
 
 _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.UNKNOWN: "red"}
 
@@ -37,6 +38,7 @@ def engine_flags(
     ),
     algorithm: Annotated[str, typer.Option(help="EAGLE or EAGLE3.")] = "EAGLE3",
     draft_model: Annotated[str, typer.Option(help="Path of the draft model.")] = "DRAFT_MODEL",
+    sglang: Annotated[str | None, typer.Option(help="SGLang release, to be told its known faults.")] = None,
     as_json: Json = False,
 ) -> None:
     """Print the flags that SGLang must be started with, and write its adaptive config file."""
@@ -49,10 +51,14 @@ def engine_flags(
     except OSError as error:
         fail(f"--config {config}: {error.strerror}", EXIT_USAGE)
     flags = launch_flags.flags(wanted, str(config), algorithm=algorithm, draft_model=draft_model)
+    faults = [fault for fault in faults_of(sglang) if fault.at_deepest]
     if as_json:
-        show_json({"flags": flags, "config": str(config), "depths": wanted})
-    else:
-        out.print(" \\\n".join(flags), soft_wrap=True, markup=False)
+        notes = [dataclasses.asdict(fault) for fault in faults]
+        show_json({"flags": flags, "config": str(config), "depths": wanted, "faults": notes})
+        return
+    out.print(" \\\n".join(flags), soft_wrap=True, markup=False)
+    for fault in faults:
+        err.print(f"SGLang {sglang}: {fault.symptom}. Use {fault.way_round}.", soft_wrap=True, markup=False)
 
 
 def preflight(

@@ -19,7 +19,9 @@ from controller.cli._sparkline import sparkline
 
 DEPTH_COLOURS = ("bright_black", "green", "cyan", "blue", "magenta")
 LOG_ROWS = 6
-WIDTH = 60
+WIDEST = 60
+BESIDE = 36
+"""Columns of a row that are not its curve."""
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +41,7 @@ def watch(
     if as_json:
         show_json(_look(url, token_file))
     elif once:
-        out.print(screen(**_look(url, token_file)))
+        out.print(screen(**_look(url, token_file), width=out.width))
     else:
         _live(url, token_file, every)
 
@@ -56,17 +58,18 @@ def _live(url: str, token_file: Any, every_s: float) -> None:
     try:
         with Live(console=out, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(screen(**_look(url, token_file)), refresh=True)
+                live.update(screen(**_look(url, token_file), width=out.width), refresh=True)
                 time.sleep(every_s)
     except (KeyboardInterrupt, httpx.HTTPError):
         return
 
 
 def screen(
-    status: dict[str, Any], history: list[dict[str, Any]], log: list[dict[str, Any]]
+    status: dict[str, Any], history: list[dict[str, Any]], log: list[dict[str, Any]], *, width: int
 ) -> RenderableType:
-    """One look, for a terminal."""
-    return Group(_head(status), _curves(history), _log(log), *_conditions(status))
+    """One look, for a terminal of `width` columns."""
+    curve = max(10, min(WIDEST, width - BESIDE))
+    return Group(_head(status), _curves(history, curve), _log(log), *_conditions(status))
 
 
 def _head(status: dict[str, Any]) -> RenderableType:
@@ -80,8 +83,8 @@ def _colour(in_use: dict[str, Any] | None) -> str:
     return "white" if in_use is None else DEPTH_COLOURS[min(in_use["depth"], len(DEPTH_COLOURS) - 1)]
 
 
-def _curves(history: list[dict[str, Any]]) -> RenderableType:
-    last = history[-WIDTH:]
+def _curves(history: list[dict[str, Any]], width: int) -> RenderableType:
+    last = history[-width:]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, values, unit in (
         ("running", [s["running_reqs"] for s in last], "requests"),
@@ -91,7 +94,7 @@ def _curves(history: list[dict[str, Any]]) -> RenderableType:
     ):
         now = values[-1] if values and values[-1] is not None else None
         shown = "unknown" if now is None else f"{now:,.0f} {unit}"
-        table.add_row(Text(name, "dim"), Text(sparkline(values, WIDTH), "cyan"), Text(shown))
+        table.add_row(Text(name, "dim"), Text(sparkline(values, width), "cyan"), Text(shown))
     return Panel(table, title=f"last {len(last)} s", title_align="left")
 
 

@@ -2,19 +2,24 @@
 
 Two policies that serve the same arrivals do not see the same batches, so their seconds cannot be
 compared step by step.  What can be compared, at each step that a run really made, is the rate of its arm
-with the rate of any other arm *on that very batch*.  With b requests, c context tokens, acceptance phase p:
+with the rate of any other arm *on that very batch*.  With b requests, c context tokens, acceptance phase p,
+and n of the requests after a cold spell:
 
-    g(arm)  = b * E_p[tokens | depth] / T(arm, b, c)          expected tokens per second, without noise
-    spent   = T(used, b, c) + switch seconds
-    tokens  = (b - n) * E_p[tokens | depth] + n * E_p,cold[tokens | depth]    n: requests after a cold spell
-    same-token seconds of an arm = tokens / g(arm)
+    tokens(arm) = (b - n) * E_p[tokens | depth] + n * E_p,cold[tokens | depth]
+    g(arm)      = tokens(arm) / T(arm, b, c)                expected tokens per second, without noise
+    spent       = T(used, b, c) + switch seconds
 
-    regret = sum(spent) / sum(tokens / max over arms of g(arm)) - 1
+    regret = sum(spent) / sum(tokens(used) / max over arms of g(arm)) - 1
 
-The oracle (the maximum) knows true costs and acceptance at each step, pays for no switch and no probe,
-and never has a request that drafts badly after a cold spell.  So regret includes wrong depths, learning,
-probes, switches and the harm done by going cold.  The same sum with one arm held for ever gives "the
-seconds that always-off (or depth k) would have spent for the same tokens".
+The oracle (the maximum) knows true costs and acceptance of the batch at hand, and pays for no switch and no
+probe: regret is wrong depths, learning, probes and switches.  It is told nothing of the future, so it takes
+the requests as they are, those after a cold spell too.  What going cold did to them is in the second figure,
+the same against an oracle whose requests are all unharmed (n = 0 in its g):
+
+    regret_with_cold_harm = sum(spent) / sum(tokens(used) / max over arms of g(arm | n = 0)) - 1
+
+The same sum with g of one arm, unharmed, gives the seconds that this arm would have spent for the same
+tokens, had it been held for ever: always-off, or depth k.
 """
 
 from __future__ import annotations
@@ -42,6 +47,9 @@ class Totals:
     """Expected tokens of the steps that were made."""
     spent_s: float = 0.0
     oracle_s: float = 0.0
+    """What the best arm at each step would have needed for the same tokens."""
+    unharmed_oracle_s: float = 0.0
+    """The same, had no request lived through a cold spell."""
     same_tokens_s: dict[Arm, float] = field(default_factory=dict)
     """By arm: the seconds that it would have needed for the same tokens."""
     used_s: dict[Arm, float] = field(default_factory=dict)
@@ -60,6 +68,11 @@ class Totals:
     def regret(self) -> float | None:
         """`spent_s / oracle_s - 1`; `None` before the first step."""
         return self.spent_s / self.oracle_s - 1 if self.oracle_s else None
+
+    @property
+    def regret_with_cold_harm(self) -> float | None:
+        """`spent_s / unharmed_oracle_s - 1`; `None` before the first step."""
+        return self.spent_s / self.unharmed_oracle_s - 1 if self.unharmed_oracle_s else None
 
     def against(self, arm: Arm) -> float | None:
         """`spent_s` over what `arm` would have needed, minus 1; negative: less was spent."""
@@ -95,25 +108,31 @@ class Accountant:
         switch_s = np.array([step.switch_s for step in steps])
         seconds = np.array([self._costs[arm].seconds(batch, context) for arm in self._arms])
         depth = np.array([depth for depth, _ in self._arms])
-        tokens = (batch - after_cold) * fresh[depth[used]] + after_cold * cold[depth[used]]
-        same_tokens = tokens * seconds / (batch * fresh[depth][:, None])
-        spent = seconds[used, np.arange(len(steps))] + switch_s
-        self._add(used, tokens, spent, same_tokens)
+        unharmed = batch * fresh[depth][:, None]
+        tokens = unharmed - after_cold * (fresh - cold)[depth][:, None]
+        at = np.arange(len(steps))
+        spent = seconds[used, at] + switch_s
+        self._add(used, tokens[used, at], spent, (tokens / seconds, unharmed / seconds))
         self.totals.probe_s += float(spent[np.array([step.probing for step in steps])].sum())
         self._count_switches(used)
 
     def _count_switches(self, used: npt.NDArray[np.int64]) -> None:
+        first, last = int(used[0]), int(used[-1])
         self.totals.switches += int(np.count_nonzero(np.diff(used)))
-        self.totals.switches += self._last_used is not None and self._last_used != used[0]
-        self._last_used = int(used[-1])
+        self.totals.switches += self._last_used not in (None, first)
+        self._last_used = last
 
-    def _add(self, used: npt.NDArray[np.int64], tokens: Floats, spent: Floats, same_tokens: Floats) -> None:
-        totals = self.totals
+    def _add(
+        self, used: npt.NDArray[np.int64], tokens: Floats, spent: Floats, rates: tuple[Floats, Floats]
+    ) -> None:
+        """`rates`: tokens per second by (arm, step), for the batch as it is and for an unharmed one."""
+        totals, (as_is, unharmed) = self.totals, rates
         totals.steps += len(used)
         totals.tokens += float(tokens.sum())
         totals.spent_s += float(spent.sum())
-        totals.oracle_s += float(same_tokens.min(axis=0).sum())
+        totals.oracle_s += float((tokens / as_is.max(axis=0)).sum())
+        totals.unharmed_oracle_s += float((tokens / unharmed.max(axis=0)).sum())
         per_arm = np.bincount(used, weights=spent, minlength=len(self._arms))
         for i, arm in enumerate(self._arms):
-            totals.same_tokens_s[arm] += float(same_tokens[i].sum())
+            totals.same_tokens_s[arm] += float((tokens / unharmed[i]).sum())
             totals.used_s[arm] += float(per_arm[i])

@@ -33,6 +33,7 @@ class ClosedLoopResult:
     output_tok_s: float
     """Tokens emitted by decode steps per second, as SGLang's step log counts them."""
     requests: int
+    decode_steps: int
 
 
 class ClosedLoop:
@@ -59,6 +60,7 @@ class ClosedLoop:
         """Let `seconds` of virtual time pass (by `advance(until_s)`, else the engine alone)."""
         engine = self._engine
         start_s, tokens, requests = engine.now_s, self._decoded(), len(engine.finished)
+        steps = engine.decode_steps
         (advance or engine.run_until)(start_s + seconds)
         elapsed_s = engine.now_s - start_s
         return ClosedLoopResult(
@@ -66,6 +68,7 @@ class ClosedLoop:
             elapsed_s,
             (self._decoded() - tokens) / elapsed_s,
             len(engine.finished) - requests,
+            engine.decode_steps - steps,
         )
 
     def _decoded(self) -> int:

@@ -24,6 +24,7 @@ def run_to_json(run: Run, baselines: Mapping[str, Arm]) -> dict[str, Any]:
     known = [value for value in against.values() if value is not None]
     return {
         "regret": totals.regret,
+        "regret_with_cold_harm": totals.regret_with_cold_harm,
         "decode_seconds": totals.spent_s,
         "oracle_seconds": totals.oracle_s,
         "against": against,

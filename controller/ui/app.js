@@ -13,6 +13,7 @@ const EVERY_MS = 1000;
 const SLOW_EVERY = 5;
 const LOST_AFTER_S = 5;
 const KEEP_S = 1900;
+const LOG_ROWS = 12;
 
 const samples = [];
 let answeredAt = null;
@@ -21,6 +22,7 @@ let turn = 0;
 let benefit = null;
 let policy = null;
 let windowChosen = false;
+let logRows = LOG_ROWS;
 let spoken = "";
 
 const plots = [
@@ -58,12 +60,13 @@ async function refresh() {
 async function refreshSlowly() {
   const onlyChanges = byId("only-changes").checked;
   const kinds = onlyChanges ? ["decision", "override"] : ["decision", "override", "event"];
-  const pages = kinds.map((kind) => call(`v1/decisions?limit=40&kind=${kind}`));
+  const pages = kinds.map((kind) => call(`v1/decisions?limit=100&kind=${kind}`));
   const [brought, decides, ...log] = await Promise.all([call("v1/benefit"), call("v1/policy"), ...pages]);
   benefit = brought;
   policy = decides;
   const rows = decisionsView(log, onlyChanges);
-  drawLog(byId("log"), rows);
+  drawLog(byId("log"), rows.slice(0, logRows));
+  byId("log-more").hidden = rows.length <= logRows;
   byId("log-empty").hidden = rows.length > 0;
 }
 
@@ -154,5 +157,6 @@ async function start() {
 
 byId("window").addEventListener("change", () => { windowChosen = true; drawPlots(); });
 byId("only-changes").addEventListener("change", () => { turn = 0; });
+byId("log-more").addEventListener("click", () => { logRows = Infinity; turn = 0; refresh(); });
 new ResizeObserver(() => { turn = 0; drawPlots(); }).observe(byId("plots"));
 start();

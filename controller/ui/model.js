@@ -157,5 +157,5 @@ export function decisionsView(pages, onlyChanges) {
   let rows = pages.flatMap((page) => page.decisions).sort((a, b) => b.id - a.id);
   if (onlyChanges) rows = rows.filter((row) => row.reason !== "dwell");
   if (onlyChanges) rows = rows.filter((row, i) => row.kind !== "decision" || i + 1 >= rows.length || outcome(row) !== outcome(rows[i + 1]));
-  return rows.slice(0, 40).map((row) => ({ id: row.id, atUnixS: row.at_unix_s, ...what(row), reason: row.reason, detail: row.body.detail ?? "", evidence: row.body.evidence }));
+  return rows.map((row) => ({ id: row.id, atUnixS: row.at_unix_s, ...what(row), reason: row.reason, detail: row.body.detail ?? "", evidence: row.body.evidence }));
 }

@@ -144,7 +144,7 @@ export class TimePlot {
   }
 
   #inWords(seen) {
-    const about = this.spec.series.map((line) => {
+    const about = this.known.map((line) => {
       const values = seen.map((s) => s[line.key]).filter((v) => v !== null && v !== undefined);
       if (!values.length) return `${line.name} unknown`;
       return `${line.name} now ${number(values.at(-1))}, from ${number(Math.min(...values))} to ${number(Math.max(...values))}`;

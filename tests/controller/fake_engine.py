@@ -33,7 +33,7 @@ class FakeEngine:
         self.puts: list[dict[str, Any]] = []
         self.deletes: list[str | None] = []
         self.fail: dict[str, Any] = {}
-        """Path -> a response, or an exception, given instead."""
+        """Path, or method and path -> a response, or an exception, given instead."""
         self.lose_put_answer = False
         self.ignore_plan = False
         self.lagging_rank = False
@@ -164,7 +164,7 @@ class FakeEngine:
         return self._failure("/server_info") or JSONResponse(self.info)
 
     async def _speculation(self, request: Request) -> Response:
-        failure = self._failure(f"{request.method} /speculation")
+        failure = self._failure(f"{request.method} /speculation") or self._failure("/speculation")
         if failure:
             return failure
         if not self.plugin:

@@ -2,6 +2,9 @@
 
 import json
 import re
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
 
 import httpx
 import pytest
@@ -59,7 +62,7 @@ async def test_history_has_a_sample_a_turn_and_unknown_stays_unknown(make):
     assert found[-1]["running_reqs"] == 5
     assert found[-1]["in_use"] == {"depth": 2, "gear": "on"}
     assert found[-1]["decode_tok_s"] == pytest.approx(150.0)
-    bench.engine.fail["/speculation"] = httpx.ConnectError("gone")
+    bench.engine.fail["GET /speculation"] = httpx.ConnectError("gone")
     bench.engine.fail["/v1/loads"] = httpx.ConnectError("gone")
     bench.engine.fail["/metrics"] = httpx.ConnectError("gone")
     await bench.run(3, seconds=40)
@@ -162,3 +165,13 @@ async def test_the_pods_order_stands_above_the_fleets_and_both_show(make, tmp_pa
     await bench.api.delete("/v1/override")
     await bench.run(3, batch_size=4)
     assert bench.engine.depth == 0
+
+
+def test_every_file_of_the_page_is_in_the_wheel():
+    """`pip install` must not lose the icon: the patterns of pyproject.toml cover all of `ui/`."""
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["controller"]
+    files = [path.name for path in (root / "controller" / "ui").iterdir() if path.is_file()]
+    assert len(files) >= 11
+    assert [name for name in files if not any(fnmatch(name, p.removeprefix("**/")) for p in patterns)] == []

@@ -1,5 +1,7 @@
 """`specgov watch`: one look, drawn for a terminal."""
 
+import io
+
 import pytest
 from rich.console import Console
 
@@ -40,11 +42,10 @@ DETAIL = "from [red]2[/red] to 3"
 LOG = [{"at_unix_s": 1_800_000_000.0, "reason": "goodput_better", "body": {"detail": DETAIL}}]
 
 
-def drawn(status, history, log):
+def drawn(status, history, log, width=100):
     """The screen as text."""
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(screen(status, history, log))
-    console.file.close()
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(screen(status, history, log, width=width))
     return console.export_text()
 
 
@@ -72,3 +73,10 @@ def test_unknown_figures_are_said_to_be_unknown():
     """Not zero."""
     text = drawn(STATUS, [sample(None, None, None)], [])
     assert text.count("unknown") == 3
+
+
+def test_curves_fit_a_narrow_terminal():
+    """At 80 columns no figure is cut off."""
+    text = drawn(STATUS, [sample(5, 3, 1234.4)] * 100, LOG, width=80)
+    assert "1,234 tok/s" in text
+    assert "…" not in text

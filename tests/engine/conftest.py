@@ -1,12 +1,16 @@
 """Fixtures of the tests that run on the real SGLang on CPU; one server at a time, shared per mode."""
 
 import contextlib
+import signal
 
 import httpx
 import pytest
 
 from tests.engine.environment import EngineUnavailableError, engine_python, models_folder
+from tests.engine.run_record import pytest_runtest_logreport, pytest_sessionfinish
 from tests.engine.server import MODES, Server
+
+__all__ = ["pytest_runtest_logreport", "pytest_sessionfinish"]
 
 
 def pytest_collection_modifyitems(items):
@@ -14,7 +18,7 @@ def pytest_collection_modifyitems(items):
     here = [item for item in items if item.path.is_relative_to(__file__.rpartition("/")[0])]
     for item in here:
         item.add_marker(pytest.mark.engine)
-        item.add_marker(pytest.mark.timeout(600))
+        item.add_marker(pytest.mark.timeout(1200))
     order = {mode: i for i, mode in enumerate(MODES)}
     here.sort(
         key=lambda item: order.get(getattr(item, "callspec", None) and item.callspec.params.get("server"), -1)
@@ -48,6 +52,7 @@ def engine(say):
 def servers(engine, tmp_path_factory, say):
     """Gives the server of a mode, stopping the one of another mode first."""
     running = {}
+    signal.signal(signal.SIGTERM, lambda *_: pytest.exit("terminated"))  # so that no server is left behind
 
     def of(mode):
         if mode not in running:

@@ -8,7 +8,10 @@ import sys
 import venv
 from pathlib import Path
 
-SGLANG = "0.5.23"
+INSTALLED = "0.5.23"
+"""The release for which `requirements.txt` is written."""
+SGLANG = os.environ.get("SPECGOV_ENGINE_SGLANG") or INSTALLED
+"""The release to test."""
 HERE = Path(__file__).parent
 REMEDY = "every test that needs no real SGLang runs with `make test-fast`"
 
@@ -25,23 +28,52 @@ def cache_folder():
 def engine_python(say=print):
     """The interpreter that has SGLang, installing it if need be (about two minutes, 3 GB).
 
-    `SPECGOV_ENGINE_PYTHON` names one that has it already.  Raises `EngineUnavailableError`.
+    `SPECGOV_ENGINE_PYTHON` names one that has it already, `SPECGOV_ENGINE_SGLANG` another release than
+    that of `requirements.txt`, which then replaces SGLang alone.  Raises `EngineUnavailableError`.
     """
     given = os.environ.get("SPECGOV_ENGINE_PYTHON")
-    if given:
-        return _checked(Path(given))
-    folder = cache_folder() / f"engine-{SGLANG}-{_fingerprint('requirements.txt')}"
-    with _Locked(folder.with_suffix(".lock")):
+    python = _checked(Path(given)) if given else _installed(say)
+    return python if _release_of(python) == SGLANG else _overlaid(python, say)
+
+
+def _installed(say):
+    folder = cache_folder() / f"engine-{INSTALLED}-{_fingerprint('requirements.txt')}"
+    with _Locked(folder.with_name(f"{folder.name}.lock")):
         if not (folder / ".complete").exists():
             _install(folder, say)
             (folder / ".complete").touch()
     return _checked(folder / "bin" / "python")
 
 
+def _overlaid(python, say):
+    """An environment with SGLang of the release to test, and with all else that `python` has."""
+    beneath = _run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], "no site-packages"
+    )
+    folder = cache_folder() / f"release-{SGLANG}-{hashlib.sha256(beneath.encode()).hexdigest()[:10]}"
+    with _Locked(folder.with_name(f"{folder.name}.lock")):
+        if not (folder / ".complete").exists():
+            say(f"installing SGLang {SGLANG} into {folder}, over {beneath}")
+            _run([python, "-m", "venv", "--without-pip", "--clear", folder], "no environment")
+            (own,) = folder.glob("lib/python*/site-packages")
+            (own / "beneath.pth").write_text(beneath)
+            pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", own]
+            _run(
+                [*pip, "--find-links", cache_folder() / "wheels", f"sglang=={SGLANG}"], f"no SGLang {SGLANG}"
+            )
+            (folder / ".complete").touch()
+    return _checked(folder / "bin" / "python")
+
+
+def _release_of(python):
+    ask = "import importlib.metadata as m; print(m.version('sglang'))"
+    return _run([python, "-c", ask], f"{python} has no SGLang")
+
+
 def models_folder(python):
     """The tiny models, made by `make_models.py` if need be."""
     folder = cache_folder() / f"models-{_fingerprint('make_models.py')}"
-    with _Locked(folder.with_suffix(".lock")):
+    with _Locked(folder.with_name(f"{folder.name}.lock")):
         if not (folder / ".complete").exists():
             _run([python, HERE / "make_models.py", folder], "the models could not be made")
             (folder / ".complete").touch()
@@ -52,7 +84,7 @@ def _install(folder, say):
     pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     steps = (
         ("PyTorch and what SGLang needs on CPU", [*pip, "-r", HERE / "requirements.txt"]),
-        (f"SGLang {SGLANG}", [*pip, "--no-deps", f"sglang=={SGLANG}"]),
+        (f"SGLang {INSTALLED}", [*pip, "--no-deps", f"sglang=={INSTALLED}"]),
     )
     say(f"installing the real SGLang into {folder} (once; about two minutes, 3 GB)")
     venv.create(folder, with_pip=True, clear=True)
@@ -71,6 +103,7 @@ def _run(command, failure):
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
         raise EngineUnavailableError(f"{failure}; {REMEDY}\n{tail}")
+    return done.stdout.strip()
 
 
 def _fingerprint(name):

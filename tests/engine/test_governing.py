@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import time
 
 import pytest
@@ -62,26 +63,25 @@ async def test_a_schedule_changes_the_depth_in_use_on_every_rank_and_no_token(se
 
 @in_modes(*SPECULATING)
 async def test_every_token_is_right_while_schedules_change_under_load(server, client):
-    """A new table every moment for ten seconds, with all depths, under more load than fits at once."""
+    """Tables with all depths, one after another until twenty switches, under more load than fits at once."""
     tables = itertools.cycle(
         [[(1, 3), (3, 1)], [(1, 0)], [(1, 1), (2, 2), (4, 0)], [(1, 2)], [(1, 0), (2, 3)]]
     )
-    before = await state_of(client)
+    before, first = await state_of(client), launches(server)
     codes, sequence = [], before["sequence"] or 0
     async with Load(client, concurrency=6) as load:
-        end_s = time.monotonic() + 10
-        while time.monotonic() < end_s:
+        while fewest_switches(since(server, first)) < 20:
             sequence += 1
             codes.append((await put(client, *next(tables), sequence=sequence)).status_code)
-    assert set(codes) == {200}
+    assert set(codes) <= {200, 202}  # 202: on a slow machine a step may take longer than the 2 s of a PUT
+    assert load.done
+    await settled(client)
     after = await state_of(client)
-    switches = [
-        b["switches"] - a["switches"] for a, b in zip(before["telemetry"], after["telemetry"], strict=True)
-    ]
-    assert len(codes) > 10
-    assert min(switches) > 5
-    assert load.done >= 6
-    assert [t["hook_errors"] for t in after["telemetry"]] == [0] * len(after["telemetry"])
+    for rank, (was, now) in enumerate(zip(before["telemetry"], after["telemetry"], strict=True)):
+        log = since(server, first)[RANKS[server.mode][rank]]
+        assert now["decode_steps"] - was["decode_steps"] == len(log)
+        assert now["switches"] - was["switches"] in (switches_of(log), switches_of(log) + 1)
+        assert now["hook_errors"] == 0
 
 
 @in_modes("tp2")
@@ -117,8 +117,31 @@ async def test_tensor_parallel_ranks_launch_the_same_steps_over_500_switches(ser
     assert (await state_of(client))["lease"]["expired"] > 0
 
 
+def fewest_switches(logs):
+    return min((switches_of(log) for log in logs.values()), default=0)
+
+
 def switches_of(log):
     return sum(a[1] != b[1] for a, b in itertools.pairwise(log))
+
+
+@pytest.mark.skipif(
+    os.environ.get("SPECGOV_TP4") != "1", reason="four ranks on a small machine: SPECGOV_TP4=1"
+)
+@in_modes("tp4")
+async def test_four_tensor_parallel_ranks_launch_the_same_steps(server, client):
+    """Depths 3 and 0 in turn under load, with a switch at every step in between: four equal sequences."""
+    before = launches(server)
+    async with Load(client, concurrency=4) as load:
+        for depth, probe in ((3, 0), (0, 3), (2, 1), (1, 2)):
+            plan = {"depth": probe, "every_steps": 2, "burst_steps": 1}
+            assert (await put(client, (1, depth), probe=plan)).json()["ranks_agree"] is True
+            await asyncio.sleep(2)
+    await settled(client)
+    first, *others = (since(server, before)[0, tp_rank] for tp_rank in range(4))
+    assert others == [first] * 3
+    assert switches_of(first) > 50
+    assert load.done > 4
 
 
 async def abort_one(client):
@@ -140,15 +163,17 @@ async def settled(client):
 @in_modes("overlap", "dp2")
 async def test_a_holder_that_dies_loses_control_when_its_lease_ends(server, client):
     """Nobody renews: at the lease's end every rank is told to follow SGLang's own policy, under load."""
+    sequence = ((await state_of(client))["sequence"] or 0) + 1
     async with Load(client, concurrency=2):
-        governed = (await put(client, (1, 3), lease_s=2, holder="doomed")).json()
-        put_s = time.monotonic()
+        asked_s = time.monotonic()
+        governed = (await put(client, (1, 3), lease_s=3, holder="doomed", sequence=sequence)).json()
+        assert governed["state"] == "governed"
         while "the lease of doomed ended, falling back to native" not in server.log():
-            assert time.monotonic() - put_s < 5
+            assert time.monotonic() - asked_s < 6
             await asyncio.sleep(0.05)
-        assert time.monotonic() - put_s > 1.5
+        assert time.monotonic() - asked_s > 3
         while await orders(client) <= max(rank["order"] for rank in governed["ranks"]):
-            assert time.monotonic() - put_s < 15
+            assert time.monotonic() - asked_s < 20
         state = await state_of(client)
     assert (state["state"], state["holder"], state["schedule"]) == ("fallback", None, None)
     assert state["sequence"] == governed["sequence"]

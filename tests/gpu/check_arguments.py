@@ -17,7 +17,11 @@ from pathlib import Path
 from unittest import mock
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent)]
+sys.path[:0] = [
+    str(HERE),
+    str(HERE / "plans"),
+    str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent),
+]
 
 from kit.engines import GpuEngine  # noqa: E402 - the path comes first
 from kit.rehearsal import Rehearsal  # noqa: E402

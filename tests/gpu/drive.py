@@ -15,7 +15,11 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent)]
+sys.path[:0] = [
+    str(HERE),
+    str(HERE / "plans"),
+    str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent),
+]
 
 from kit.engines import ENGINES  # noqa: E402 - the path comes first
 from kit.session import Kit  # noqa: E402

@@ -6,7 +6,7 @@
 # Each new plan gets its own folder /tmp/o/PLAN; nothing of an earlier one is lost.  PLAN_SECONDS: what the plan may take.
 # What was found goes to $OUT (default /tmp/back) in pieces of 15 MB: cat o.tgz.* | tar -xz
 set -u
-export SG=${SG:-/tmp/sg}; O=/tmp/o; K=/tmp/kit; HERE=$(cd "$(dirname "$0")" && pwd); BACK=${OUT:-/tmp/back}; mkdir -p "$O" "$BACK"
+export SG=${SG:-/tmp/sg}; O=${O:-/tmp/o}; K=${K:-/tmp/kit}; HERE=$(cd "$(dirname "$0")" && pwd); BACK=${OUT:-/tmp/back}; mkdir -p "$O" "$BACK"
 if [ "$1" = part ]; then
   mkdir -p "$SG/fa3" && cp "$2" "$SG/fa3/" || exit 1
   [ "$(ls "$SG"/fa3/part_0? | wc -l)" = 3 ] || exit 0
@@ -24,5 +24,5 @@ P=$O/$(cat "$O/current"); end=$(($(date +%s) + ${2:-540}))
 running() { [ ! -e "$P/DONE" ] && kill -0 "$(cat "$P/pid")" 2>/dev/null; }
 while running && [ "$(date +%s)" -lt $end ]; do sleep 1; done
 tail -45 "$P/drive.log"; nvidia-smi --query-gpu=memory.used,clocks.sm,temperature.gpu --format=csv,noheader 2>/dev/null
-rm -f "$BACK"/o.tgz.*; tar -cz -C /tmp o 2>/dev/null | split -b 15000000 -d - "$BACK/o.tgz."; ls -l "$BACK"
+rm -f "$BACK"/o.tgz.*; tar -cz -C "$(dirname "$O")" "$(basename "$O")" 2>/dev/null | split -b 15000000 -d - "$BACK/o.tgz."; ls -l "$BACK"
 if [ -e "$P/DONE" ]; then echo "DONE: $(basename "$P")"; elif running; then echo "still running: $(basename "$P")"; else echo "the driver ended without DONE"; exit 1; fi

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE)]
+sys.path[:0] = [str(HERE), str(HERE / "plans")]
 
 from kit.engines import GpuEngine  # noqa: E402 - the path comes first
 from kit.rehearsal import Rehearsal  # noqa: E402
@@ -18,12 +18,7 @@ from kit.rehearsal import Rehearsal  # noqa: E402
 PLANS = sorted(path.stem for path in HERE.glob("plans/*.py"))
 
 
-class Bundle(GpuEngine):
-    """Where no process is started no CPU is pinned."""
-
-    pins_cpus = True
-
-
+@pytest.mark.slow
 @pytest.mark.looptime
 @pytest.mark.parametrize("plan", PLANS)
 async def test_plan_runs_to_its_end_within_its_time(plan, tmp_path):

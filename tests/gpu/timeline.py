@@ -1,14 +1,16 @@
-"""What a decode step consists of, from traces of SGLang's profiler:  timeline.py FOLDER [FOLDER ...] > timeline.json
+"""What a decode step consists of, from traces of SGLang's profiler:  timeline.py FOLDER ... > timeline.json
 
-A step is the time from one launch of the target's CUDA graph to the next (steps with a prefill between them are left
-out).  `graph_us`: that graph, first kernel to last.  `gap_us`: from there to the next one; in it `other_graphs_us` (the
-draft's), `busy_us` (any kernel or copy), `idle_us` (none).  `operations`: what runs in the gap, per step.
+A step is the time from one launch of the target's CUDA graph to the next (steps with a prefill between them
+are left out).  `graph_us`: that graph, first kernel to last.  `gap_us`: from there to the next one; in it
+`other_graphs_us` (the draft's), `busy_us` (any kernel or copy), `idle_us` (none).  `operations`: what runs in
+the gap, per step.
 """
 
 from __future__ import annotations
 
 import collections
 import gzip
+import itertools
 import json
 import statistics
 import sys
@@ -59,7 +61,7 @@ def steps(graphs: list[dict], outside: list[dict]) -> list[dict]:
     target = [g for g in graphs if g["kernels"] > 0.6 * most]
     others = [g for g in graphs if g["kernels"] <= 0.6 * most]
     found = []
-    for a, b in zip(target, target[1:], strict=False):
+    for a, b in itertools.pairwise(target):
         work = [e for e in outside if a["to"] <= e["ts"] < b["from"]]
         drafts = [(g["from"], g["to"]) for g in others if a["to"] <= g["from"] < b["from"]]
         busy = covered_us([*drafts, *((e["ts"], e["ts"] + e["dur"]) for e in work)])

@@ -44,25 +44,28 @@ def make(**attributes):
 
 @pytest.fixture(autouse=True)
 def host(monkeypatch):
-    """The one module of SGLang that the hooks import while they run."""
+    """The modules of SGLang that the hooks import while they run."""
     monkeypatch.delenv(ack_board.ENV, raising=False)
     io_struct = types.ModuleType("sglang.srt.managers.io_struct")
     io_struct.SetInternalStateReqOutput = Reply
-    for name in ("sglang", "sglang.srt", "sglang.srt.managers"):
+    params = types.ModuleType("sglang.srt.speculative.adaptive_spec_params")
+    params.adaptive_unsupported_reason = lambda _args: None
+    for name in ("sglang", "sglang.srt", "sglang.srt.managers", "sglang.srt.speculative"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "sglang.srt.managers.io_struct", io_struct)
+    for module in (io_struct, params):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 PARALLEL = {"dp_rank": None, "tp_rank": 0, "dp_size": 1, "tp_size": 1, "pp_size": 1}
 
 
-def make_worker(*, nnodes=1, **parallel):
+def make_worker(*, nnodes=1, disaggregation_mode="null", **parallel):
     controller = make(params=FakeNative(2))
     return make(
         adaptive_controller=controller,
         speculative_num_steps=2,
         ps=make(**{**PARALLEL, **parallel}),
-        server_args=make(nnodes=nnodes),
+        server_args=make(nnodes=nnodes, disaggregation_mode=disaggregation_mode),
     )
 
 
@@ -99,7 +102,7 @@ def test_other_keys_go_on_to_sglang(hooks):
     """With ours and without; a refusal of ours refuses the whole request."""
     assert set_state(hooks, {"pp_max_micro_batch_size": 8}) == ([{"pp_max_micro_batch_size": 8}], True)
     assert set_state(hooks, {**OURS, "x": 1}) == ([{"x": 1}], True)
-    assert set_state(hooks, {**OURS, "x": 1}) == ([], False)
+    assert set_state(hooks, {**OURS, "specgov.sequence": 43, "x": 1}) == ([], False)
 
 
 def test_our_exception_while_applying_is_counted_and_answered(hooks, caplog):
@@ -180,7 +183,11 @@ def test_a_worker_of_another_shape_is_left_alone(caplog):
 
 @pytest.mark.parametrize(
     ("shape", "reason"),
-    [({"pp_size": 2}, "pipeline parallelism"), ({"nnodes": 2}, "SPECGOV_ALLOW_MULTI_NODE=1")],
+    [
+        ({"pp_size": 2}, "pipeline parallelism"),
+        ({"nnodes": 2}, "SPECGOV_ALLOW_MULTI_NODE=1"),
+        ({"disaggregation_mode": "prefill"}, "govern its decode servers"),
+    ],
 )
 def test_shapes_that_could_hang_are_not_governed(shape, reason):
     """The reason is reported, and commands are refused."""
@@ -192,7 +199,7 @@ def test_shapes_that_could_hang_are_not_governed(shape, reason):
 
 @pytest.mark.parametrize(
     ("no_speculation", "reason"),
-    [(True, "without --speculative-algorithm"), (False, "start the server with --speculative-adaptive")],
+    [(True, "without --speculative-algorithm"), (False, "EAGLE3 is served by SimpleNamespace")],
 )
 def test_why_there_is_nothing_to_govern_is_reported(no_speculation, reason):
     """Speculation off and speculation without an adaptive controller are told apart."""
@@ -200,13 +207,32 @@ def test_why_there_is_nothing_to_govern_is_reported(no_speculation, reason):
     scheduler = make(
         ps=make(**PARALLEL),
         server_args=make(nnodes=1),
-        spec_algorithm=make(is_none=lambda: no_speculation),
+        spec_algorithm=make(is_none=lambda: no_speculation, name="EAGLE3"),
         draft_worker=make(),
     )
     result = make(internal_state={})
     hooks.after_get_internal_state(result, scheduler, None)
     assert not result.internal_state["specgov"]["controllable"]
     assert reason in result.internal_state["specgov"]["reason"]
+
+
+@pytest.mark.parametrize(("workers", "served"), [(1, True), (4, False)])
+def test_several_tokenizer_workers_are_not_served_and_the_log_says_why(monkeypatch, caplog, workers, served):
+    """Their HTTP processes load no plugin, so this one would serve nobody."""
+    registry = types.ModuleType("sglang.srt.plugins.hook_registry")
+    registered, routes = {}, []
+    registry.HookRegistry = make(register=lambda target, hook, _type: registered.update({target: hook}))
+    registry.HookType = make(BEFORE="before")
+    monkeypatch.setitem(sys.modules, "sglang.srt.plugins", types.ModuleType("sglang.srt.plugins"))
+    monkeypatch.setitem(sys.modules, registry.__name__, registry)
+    monkeypatch.setattr(ack_board, "create", lambda: None)
+    monkeypatch.setattr(ack_board, "unname", lambda: None)
+    monkeypatch.setattr(plugin, "_add_routes", lambda *given: routes.append(given))
+    plugin._hook_http_server(None)
+    (before_serving,) = registered.values()
+    before_serving(make(tokenizer_worker_num=workers), "tokenizer manager")
+    assert bool(routes) is served
+    assert ("several tokenizer workers" in caplog.text) is not served
 
 
 def test_the_switch_off_hooks_nothing(monkeypatch, caplog):
@@ -228,12 +254,25 @@ def test_register_never_raises(monkeypatch, caplog):
     assert "nothing is hooked in this process" in caplog.text
 
 
-def test_a_release_that_was_not_proven_is_not_hooked(monkeypatch, caplog):
-    """Neither the scheduler nor the HTTP server: the log says which release and the way round."""
+def test_a_release_that_was_not_proven_is_not_hooked_but_says_so(monkeypatch, caplog):
+    """The scheduler is left alone; the endpoint is there with the reason and the way round."""
+    reasons = []
     monkeypatch.setattr(plugin.compat, "sglang_version", lambda: "9.9.9")
+    monkeypatch.setattr(plugin.compat, "check", lambda _targets, _read: [])
+    monkeypatch.setattr(plugin, "_hook_http_server", reasons.append)
+    monkeypatch.setattr(plugin, "_hook_scheduler", None)
+    monkeypatch.setitem(sys.modules, "sglang.srt.managers.scheduler", types.ModuleType("scheduler"))
+    plugin.register()
+    assert "SGLang 9.9.9 is not among the releases" in reasons[0]
+    assert "SGLang 9.9.9 is not among the releases" in caplog.text
+    assert "nothing is hooked" not in caplog.text
+
+
+def test_an_http_server_of_another_shape_is_not_hooked(monkeypatch):
+    """Nor the scheduler, whose plans nobody could send then: 404, and the log says why."""
+    monkeypatch.setattr(plugin.compat, "sglang_version", lambda: plugin.compat.SUPPORTED[0])
+    monkeypatch.setattr(plugin.compat, "check", lambda targets, _read: [f"{targets[-1].path} is missing"])
     monkeypatch.setattr(plugin, "_hook_http_server", None)
     monkeypatch.setattr(plugin, "_hook_scheduler", None)
     monkeypatch.setitem(sys.modules, "sglang.srt.managers.scheduler", types.ModuleType("scheduler"))
     plugin.register()
-    assert "SGLang 9.9.9 is not among the releases" in caplog.text
-    assert "nothing is hooked" not in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,11 +20,12 @@ from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.cost_profile import load_profile
 from controller.simulation.demo.load import Phase, draw_arrivals, plan_phases
 from controller.simulation.demo.outcome import Trajectory, compare, held_arm, off_arm
+from controller.simulation.demo.rehearsal import SECONDS, rehearse
 from controller.simulation.demo.run import DemoError, DemoSettings, Stage, drive, set_up
 from controller.simulation.demo.view import DemoView, outcome_table
 from controller.simulation.engine import EngineConfig
 
-DEFAULT_POLICY = "threshold"
+DEFAULT_POLICY = "goodput"
 POLICY_PARAMS: dict[str, dict[str, Any]] = {"threshold": {"gear": "cold"}}
 FAILED, INTERRUPTED = 1, 130
 """Exit codes: the demo's own clients failed; Ctrl-C, as shells have it."""
@@ -41,6 +43,7 @@ class DemoRequest:
     profile: str
     acceptance: str
     policy: str
+    rehearse: bool
     as_json: bool
     keep: bool
     engine_port: int
@@ -54,6 +57,11 @@ def run(request: DemoRequest) -> int:
     show = not request.as_json
     try:
         settings = _settings(request)
+        if request.rehearse:
+            with console.status(
+                f"{settings.policy} learns from {SECONDS:.0f} s of such a load, in virtual time"
+            ):
+                settings = dataclasses.replace(settings, knowledge=rehearse(settings))
         report = asyncio.run(_demo(settings, request.seconds, console, show=show, keep=request.keep))
     except (SettingsError, OSError, ValueError) as error:
         raise BadRequestError(str(error)) from None
@@ -140,6 +148,7 @@ def _report(
         "simulated": True,
         "profile": {"name": settings.profile.name, **settings.profile.about},
         "policy": settings.policy,
+        "rehearsed_seconds": 0.0 if settings.knowledge is None else SECONDS,
         "seconds": phases[-1].end_s,
         "always_on_depth": on[0],
         "requests": len(governed.requests),
@@ -156,16 +165,19 @@ def _caption(settings: DemoSettings, report: dict[str, Any]) -> str:
     measured = ", ".join(
         str(about[key]) for key in ("gpu", "attention_backend", "model") if about.get(key) is not None
     )
+    rehearsed = "" if settings.knowledge is None else f", which had seen {SECONDS:.0f} s of such a load"
     return (
-        f"Simulated, from step times in profile {settings.profile.name} ({measured}). Always on: depth"
-        f" {report['always_on_depth']}. {report['requests']} requests; the other two columns replay exactly"
-        f" the arrivals of the governed run. {report['switches']} changes of depth."
+        f"Simulated, from step times in profile {settings.profile.name} ({measured})."
+        f" On and off: always; on is depth {report['always_on_depth']}."
+        f" {report['requests']} requests; on and off replay exactly the arrivals of the governed run."
+        f" {report['switches']} changes of depth by policy {settings.policy}{rehearsed}."
     )
 
 
 async def _keep(console: Console, stage: Stage, phases: tuple[Phase, ...], seed: int) -> None:
     """Repeat the load until interrupted, so that there is something to look at."""
     for name, url in (
+        ("status page", f"{stage.api_url}/"),
         ("status", f"{stage.api_url}/v1/status"),
         ("decisions", f"{stage.api_url}/v1/decisions"),
         ("API", f"{stage.api_url}/docs"),

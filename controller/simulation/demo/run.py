@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from controller.wiring import Assembly, assemble
 
 SAMPLE_S = 0.05
 DRAIN_S = 15.0
+READY_WITHIN_S = 20.0
 CLIENT_TIMEOUT_S = 60.0
 
 
@@ -44,6 +45,8 @@ class DemoSettings:
     policy: str
     policies: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Parameters by policy name, as in the sidecar's settings."""
+    knowledge: Mapping[str, Any] | None = None
+    """What the policy has learned before; `None`: nothing."""
     seed: int = 1
     host: str = "127.0.0.1"
     engine_port: int = 0
@@ -95,7 +98,18 @@ async def set_up(settings: DemoSettings) -> AsyncIterator[Stage]:
         api_url = await stack.enter_async_context(
             serve(assembly.app, settings.host, settings.api_port, "sidecar http")
         )
-        yield Stage(server, assembly, engine_url, api_url)
+        stage = Stage(server, assembly, engine_url, api_url)
+        await _ready(stage)
+        if settings.knowledge is not None:
+            assembly.knowledge.teach(settings.knowledge)
+        yield stage
+
+
+async def _ready(stage: Stage) -> None:
+    """Wait until the sidecar knows whom it governs."""
+    async with asyncio.timeout(READY_WITHIN_S):
+        while stage.assembly.knowledge.key is None:  # noqa: ASYNC110 the loop has no event for it
+            await asyncio.sleep(SAMPLE_S)
 
 
 async def _end(stop: asyncio.Event, loop: asyncio.Task[None]) -> None:
@@ -144,7 +158,8 @@ def _shifted(request: Request, by_s: float) -> Request:
 
 
 async def _send_all(url: str, arrivals: Sequence[Arrival], start_s: float) -> None:
-    limits = httpx.Limits(max_connections=None)
+    # Below uvicorn's own 5 s, so that no connection is reused just as the server closes it.
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=1.0)
     client = httpx.AsyncClient(base_url=url, timeout=CLIENT_TIMEOUT_S, limits=limits)
     async with client, asyncio.TaskGroup() as group:
         for arrival in arrivals:

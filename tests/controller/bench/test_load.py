@@ -67,6 +67,7 @@ async def test_one_client_in_so_many_streams():
         await load.scale(8)
         await asyncio.sleep(0.01)
         assert sum(r.streamed for r in load.newest()) == 2
+        assert load.stream_share == 0.25
         await load.cancel()
 
 

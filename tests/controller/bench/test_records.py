@@ -29,11 +29,19 @@ def test_tokens_count_when_they_arrive_whoever_ends():
     assert found.tpot_p50_s is None
 
 
-def test_a_request_that_is_not_streamed_is_spread_over_its_life():
-    """100 tokens over 10 s; the window holds 2 s of it: 20 tokens in 2 s."""
+def test_without_streams_an_answer_counts_when_it_ends():
+    """100 tokens at 10 s: nothing before, all of them in the window of 2 s that holds its end."""
     record = RequestRecord(0.0, streamed=False, events=[(10.0, 100)], ended_s=10.0)
-    assert window_stats([record], 4.0, 6.0).output_tok_s == 10
+    assert window_stats([record], 4.0, 6.0, stream_share=0.0).output_tok_s == 0
+    assert window_stats([record], 9.0, 11.0, stream_share=0.0).output_tok_s == 50
     assert record.ttft_s is None
+
+
+def test_where_one_client_in_four_streams_all_output_is_in_proportion():
+    """The stream brought 8 tokens in 2 s; four clients like it bring 16 tokens/s."""
+    streamed = stream(0.0, [(0.5, 2), (1.5, 6), (2.5, 10)], ended=False)
+    whole = RequestRecord(0.0, streamed=False, events=[(2.0, 100)], ended_s=2.0)
+    assert window_stats([streamed, whole], 1.0, 3.0, stream_share=0.25).output_tok_s == 16
 
 
 def test_errors_are_counted_and_kept_out_of_latencies():

@@ -42,11 +42,22 @@ def test_a_switch_counts_as_time_spent(make_engine):
     assert account(make_engine, step(TWO, switch_s=0.004)).regret == pytest.approx(20 / 16 - 1)
 
 
-def test_going_cold_is_paid_for_when_drafting_again(make_engine):
-    """Half of the acceptance: 1.5 tokens in 15 ms at depth 1, for which the unharmed depth 2 needs 8 ms."""
+def test_going_cold_is_paid_for_in_the_second_figure(make_engine):
+    """Half of the acceptance: 1.5 tokens in 15 ms at depth 1.
+
+    As the request is, depth 2 gives 1 + 0.5 + 0.25 tokens in 16 ms: 13.714 ms for 1.5.  Unharmed it gives 3
+    in 16 ms: 8 ms for 1.5.
+    """
     totals = account(make_engine, step(ONE, after_cold=1))
     assert totals.tokens == pytest.approx(1.5)
-    assert totals.regret == pytest.approx(15 / 8 - 1)
+    assert totals.regret == pytest.approx(15 / (1.5 * 16 / 1.75) - 1)
+    assert totals.regret_with_cold_harm == pytest.approx(15 / 8 - 1)
+
+
+def test_fixed_arms_are_compared_unharmed(make_engine):
+    """Depth 1 held for ever never goes cold: 2 tokens in 15 ms, so 11.25 ms for 1.5."""
+    totals = account(make_engine, step(ONE, after_cold=1))
+    assert totals.against(ONE) == pytest.approx(15 / 11.25 - 1)
 
 
 def test_acceptance_is_that_of_the_phase(make_engine):
@@ -66,4 +77,5 @@ def test_switches_probes_and_seconds_by_arm_are_counted(make_engine):
 def test_before_the_first_step_nothing_is_known(make_engine):
     """No steps: regret is not zero but unknown."""
     totals = account(make_engine)
-    assert (totals.regret, totals.probe_share, totals.against(TWO)) == (None, None, None)
+    assert (totals.regret, totals.regret_with_cold_harm, totals.probe_share) == (None, None, None)
+    assert totals.against(TWO) is None

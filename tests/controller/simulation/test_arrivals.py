@@ -59,7 +59,9 @@ def test_every_format_gives_the_same_requests(name, text):
 
 def test_bad_rows_are_named_by_line_and_the_rest_is_kept():
     """Line numbers count the header and blank lines, as an editor shows them."""
-    text = AZURE + "\nyesterday,1,2\n2023-11-16 18:17:06,0,5\n2023-11-16 18:17:06,5\n2023-11-16 18:17:07,5,1.5\n"
+    text = (
+        AZURE + "\nyesterday,1,2\n2023-11-16 18:17:06,0,5\n2023-11-16 18:17:06,5\n2023-11-16 18:17:07,5,1.5\n"
+    )
     trace = parse_arrivals(text.splitlines(keepends=True))
     assert len(trace.arrivals) == 2
     assert [str(row) for row in trace.bad_rows] == [

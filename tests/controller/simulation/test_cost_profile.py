@@ -91,7 +91,11 @@ def test_off_is_plain_with_plain_decoding_and_sglangs_own_without():
         (("step_ms", "plain", "1"), float("nan"), "step_ms.plain.1 must be a finite number > 0, got nan"),
         (("prefill",), {"fixed_ms": -1}, "prefill.fixed_ms must be a finite number >= 0, got -1"),
         (("prefill",), {"fixed_ms": 1}, "prefill.ms_per_1k_tokens must be a finite number >= 0, got None"),
-        (("context",), {"ms_per_million_tokens": {"x": 1}}, "context.ms_per_million_tokens.x must name a row"),
+        (
+            ("context",),
+            {"ms_per_million_tokens": {"x": 1}},
+            "context.ms_per_million_tokens.x must name a row",
+        ),
     ],
 )
 def test_a_bad_profile_is_refused_by_field(path: tuple[str, ...], value: Any, message: str):

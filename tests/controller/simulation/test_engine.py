@@ -77,7 +77,7 @@ def test_a_request_waits_until_the_kv_pool_has_room(make_engine):
 
 
 def test_a_full_pool_sends_the_last_request_back_to_the_queue(make_engine):
-    """Nothing is reserved, so both are admitted; 2 * 10 + 2 * 20 tokens do not fit into 50: one comes back."""
+    """Nothing is reserved, so both are admitted; 2 * (10 + 20) tokens do not fit into 50."""
     engine = make_engine(kv_tokens=50, new_token_ratio=0.0)
     first, second = run(engine, Request(0, 0.0, 10, 20), Request(1, 0.0, 10, 20))
     assert (first.retractions, second.retractions) == (0, 1)

@@ -1,4 +1,4 @@
-"""What the embedded engine shows is what SGLang shows: checked against captures and by the sidecar's parsers."""
+"""What the embedded engine shows is what SGLang shows: captures and the sidecar's parsers are the judges."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ def test_every_series_has_a_name_of_sglangs(make_engine):
     _, surface = loaded(make_engine, until_s=60.0)
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", surface.metrics(), re.MULTILINE))
     captured = dict(
-        re.findall(
-            r"^# TYPE (\S+) (\S+)$", (FIXTURES / "metrics_overlap_busy.txt").read_text(), re.MULTILINE
-        )
+        re.findall(r"^# TYPE (\S+) (\S+)$", (FIXTURES / "metrics_overlap_busy.txt").read_text(), re.MULTILINE)
     )
     shared = types.keys() & captured.keys()
     assert {name: types[name] for name in shared} == {name: captured[name] for name in shared}
@@ -124,7 +122,12 @@ def test_server_info_says_what_preflight_asks_and_that_it_is_simulated(make_engi
     """EAGLE3, topk 1, overlap on, adaptive on, the deepest depth as the initial one."""
     body = server_info(make_engine(), "simulated/tiny", {"name": "tiny", "attention_backend": "none"})
     info = parse_server_info(body)
-    assert (info.speculative_algorithm, info.topk, info.num_steps, info.num_draft_tokens) == ("EAGLE3", 1, 2, 3)
+    assert (info.speculative_algorithm, info.topk, info.num_steps, info.num_draft_tokens) == (
+        "EAGLE3",
+        1,
+        2,
+        3,
+    )
     assert (info.adaptive, info.overlap_disabled, info.metrics_enabled) == (True, False, True)
     assert body["device"] == "simulated"
     assert body["simulated_from"]["name"] == "tiny"

@@ -21,7 +21,7 @@ from kit.session import Kit
 from kit.setups import Setup
 from kit.sidecar import Sidecar
 
-REQUEST_S = 30.0
+REQUEST_S = 300.0
 WHOLE_BATCH_S = 2.0
 """Virtual seconds of a request: long, so that a rehearsal of hundreds of clients is cheap."""
 

@@ -5,6 +5,7 @@ a third server with plain decoding switched off.  Per backend about 2 minutes of
 """
 
 import os
+from collections.abc import Sequence
 
 from kit import setups
 from kit.session import Kit, Target
@@ -25,14 +26,13 @@ async def run(kit: Kit) -> None:
     for server in (table, own):
         kit.record("speculation", server=server.name, body=await server.control.state())
     targets = [*Target.of(plain), *Target.of(table, *GEARS), *Target.of(own, "off-warm")]
-    for number in range(ROUNDS):
-        if kit.has_time(80, f"round {number}"):
-            await kit.alternate(
-                targets,
-                LEVELS,
-                rounds=1,
-                reverse=bool(number % 2),
-                settle_s=0.8,
-                window_s=3.0,
-                pass_number=number,
-            )
+    await measure(kit, targets, ROUNDS)
+
+
+async def measure(kit: Kit, targets: Sequence[Target], rounds: int) -> None:
+    """Every level once a round, so that a plan that is cut short has all of them."""
+    for number in range(rounds):
+        if kit.has_time(80, f"off, round {number}"):
+            reverse = bool(number % 2)
+            timing = {"settle_s": 0.8, "window_s": 3.0}
+            await kit.alternate(targets, LEVELS, rounds=1, reverse=reverse, pass_number=number, **timing)

@@ -1,7 +1,8 @@
-"""Dummy weights under which the context decides the next token, as an SGLang plugin; BENCH_UNIT_WEIGHTS=1 turns it on.
+"""Dummy weights under which the context decides the next token, as an SGLang plugin (BENCH_UNIT_WEIGHTS=1).
 
-SGLang's own dummy weights are +-0.001: attention then drowns in rounding and every server "agrees" with every other.
-Here each parameter is uniform with unit gain, from a seed of its own name, so that two servers have the same weights.
+SGLang's own dummy weights are +-0.001: attention then drowns in rounding, and all servers "agree" with each
+other.  Here each parameter is uniform with unit gain, from a seed of its own name, so that two servers have
+the same weights.
 """
 
 import os
@@ -9,7 +10,7 @@ import zlib
 
 
 def _initialize(original, model, *args, **kwargs):
-    import torch
+    import torch  # noqa: PLC0415 - the host, late
 
     original(model, *args, **kwargs)
     for name, weight in model.state_dict().items():
@@ -25,7 +26,7 @@ def _initialize(original, model, *args, **kwargs):
 
 
 def register():
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415 - the host, late
 
     if os.environ.get("BENCH_UNIT_WEIGHTS") == "1":
         HookRegistry.register(

@@ -1,7 +1,7 @@
-"""Draws the pod dashboard from its own queries, as a Prometheus that scraped a real run answers them.
+"""The pictures of the documentation, made from one run: `python -m tests.e2e.pictures docs/pictures`.
 
-`python -m tests.e2e.plot_dashboard docs/dashboard.png`.  It stands in for a picture of Grafana, which the
-tests do not have; it shows the same panels, series and numbers.
+The status page as Chromium shows it, and the pod dashboard drawn from its own queries, as a Prometheus that
+scraped the run answers them.  The latter stands in for a picture of Grafana, which the tests do not have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from PIL import Image
 
+from tests.e2e.chromium import DESKTOP, PHONE, chromium, emulate, screenshot
 from tests.e2e.prometheus import Prometheus, prometheus
 from tests.e2e.stage import stage
 from tests.e2e.test_dashboards import DASHBOARDS, filled_in
@@ -50,12 +52,24 @@ def _legend(template: str, labels: dict[str, str]) -> str:
     return re.sub(r"{{(\w+)}}", lambda found: labels.get(found.group(1), ""), template).strip()
 
 
+def _with_gaps(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """The points with a break wherever some are missing, as Grafana shows them."""
+    at: list[float] = []
+    values: list[float] = []
+    for t, value in points:
+        if at and t - at[-1] > 1.5:
+            at.append(t)
+            values.append(float("nan"))
+        at.append(t)
+        values.append(value)
+    return at, values
+
+
 def _draw(axes: Axes, server: Prometheus, panel: str, instance: str, start: float, end: float) -> None:
     scale = 100 if panel in PERCENT else 1
     for target in _panels()[panel]:
         for series in server.query_range(filled_in(target["expr"], instance), start, end, 1.0):
-            at = [t - start for t, _ in series["values"]]
-            values = [scale * float(value) for _, value in series["values"]]
+            at, values = _with_gaps([(t - start, scale * float(value)) for t, value in series["values"]])
             style = "steps-post" if panel == "Depth in use" else "default"
             axes.plot(
                 at,
@@ -71,27 +85,51 @@ def _draw(axes: Axes, server: Prometheus, panel: str, instance: str, start: floa
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def _dashboard(server: Prometheus, instance: str, start: float, target: Path) -> None:
+    mpl.use("agg")
+    figure, axes = plt.subplots(4, 2, figsize=(12, 12), layout="constrained")
+    for each, panel in zip(axes.flat, PANELS, strict=True):
+        _draw(each, server, panel, instance, start, time.time())
+    figure.supxlabel("seconds; simulated engine, real sidecar, real Prometheus", fontsize=9)
+    figure.savefig(target, dpi=80)
+
+
+def _page(url: str, profile: Path, folder: Path) -> None:
+    with chromium(profile) as browser:
+        for name, size, dark in (
+            ("desktop", DESKTOP, False),
+            ("dark", DESKTOP, True),
+            ("phone", PHONE, False),
+        ):
+            emulate(browser, size, dark=dark)
+            browser.get(url)
+            time.sleep(3)
+            _shrink(screenshot(browser, folder / f"status-page-{name}.png"))
+
+
+def _shrink(picture: Path) -> None:
+    """256 colours are enough for a page of plain colours."""
+    Image.open(picture).convert("RGB").quantize(256).save(picture, optimize=True)
+
+
 def main() -> None:
     """Run the load, then draw."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("picture", type=Path)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("flags", nargs="*", help="settings of the sidecar, e.g. policy.name=goodput")
     given = parser.parse_args()
-    mpl.use("agg")
+    given.folder.mkdir(parents=True, exist_ok=True)
     flags = {"loop.period_s": 0.5, **dict(flag.split("=", 1) for flag in given.flags)}
-    with tempfile.TemporaryDirectory() as folder, stage(flags) as running:
-        instance = f"127.0.0.1:{running.api_port}"
-        with prometheus(Path(folder), {"specgov": instance}) as server:
+    with tempfile.TemporaryDirectory() as made, stage(flags) as running:
+        folder, instance = Path(made), f"127.0.0.1:{running.api_port}"
+        with prometheus(folder, {"specgov": instance}) as server:
             start = time.time()
             for concurrency in WAVE:
                 running.concurrency = concurrency
                 time.sleep(PHASE_S)
-            figure, axes = plt.subplots(4, 2, figsize=(12, 12), layout="constrained")
-            for each, panel in zip(axes.flat, PANELS, strict=True):
-                _draw(each, server, panel, instance, start, time.time())
-            figure.supxlabel("seconds; simulated engine, real sidecar, real Prometheus", fontsize=9)
-            given.picture.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(given.picture, dpi=80)
+            _page(running.url, folder, given.folder)
+            _dashboard(server, instance, start, given.folder / "dashboard.png")
+            _shrink(given.folder / "dashboard.png")
 
 
 if __name__ == "__main__":
