@@ -107,10 +107,6 @@ class Load:
         """Share of decode time in each interval between `starts`."""
         return self._spread(self.seconds, starts)
 
-    def present(self, starts: Sequence[int]) -> Floats:
-        """The same for the decode steps of the latest tick."""
-        return self._spread(self.latest, starts)
-
     def crossings(self, starts: Sequence[int]) -> Floats:
         """Expected crossings per decode step of a boundary at each of `starts[1:]`."""
         often = self._switched / self._shown
