@@ -165,10 +165,12 @@ def prospect(
     clean: tuple[float, float],
     *,
     horizon_s: float,
+    hurdle: tuple[float, float],
 ) -> Prospect:
     """The outlook as `probing.Prober` takes it, for a probe at the present batch size.
 
     `clean`: shares of requests with their draft cache in step, and of decode steps that get timed.
+    `hurdle`: log-goodput and standard errors that a change is asked for.
     """
     clean_share, clean_steps = clean
     here, bucket = size_index(batch), bucket_index(batch)
@@ -196,6 +198,9 @@ def prospect(
         first=~outlook.known & (depths == 0) & is_first_off(outlook.arms),
         share=present_share(models.load.shares(STARTS), SIZES, batch),
         step_s=np.exp(outlook.field.at([batch])[0][0]),
+        min_gain=hurdle[0],
+        confidence=hurdle[1],
+        mean_step_s=models.load.step_s,
         here=here,
         chosen=chosen,
     )

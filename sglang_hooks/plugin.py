@@ -6,6 +6,7 @@ what is counted in `recorder`, who may ask in `control_plane`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import multiprocessing
@@ -41,7 +42,7 @@ def _register() -> None:
         multiprocessing.parent_process() is None or "sglang.srt.entrypoints.http_server" in sys.modules
     )
     schedules = "sglang.srt.managers.scheduler" in sys.modules
-    mismatches = _mismatches(compat.SCHEDULER_TARGETS)
+    mismatches = _mismatches(compat.SCHEDULER_TARGETS + compat.HTTP_TARGETS)
     for mismatch in mismatches:
         logger.error("specgov: speculation will not be governed: %s", mismatch)
     if serves_http and not compat.check(
@@ -204,26 +205,31 @@ class SchedulerHooks:
         self, original: Callable[..., Any], scheduler: Any, batch: Any, result: Any
     ) -> Any:
         """Record what a batch yielded and how long after the one before it was done."""
-        control, seen, prefilled = self._control, None, False
-        if control is not None and control.policy is not None:
-            try:
-                if batch.forward_mode.is_decode():
-                    launch = control.result_arriving(result.speculative_num_draft_tokens - 1)
-                    seen = (launch, [not (r.finished() or r.is_retracted) for r in batch.reqs])
-                elif batch.forward_mode.is_extend():
-                    prefilled = True
-            except Exception:
-                self.guard.failed("looking at a result")
+        record = None
+        try:
+            record = self._recording(batch, result)
+        except Exception:
+            self.guard.failed("looking at a result")
         output = original(scheduler, batch, result)
-        if control is not None and (seen is not None or prefilled):
+        if record is not None:
             try:
-                if seen is None:
-                    control.recorder.prefill(self._clock())
-                else:
-                    self._record(control, batch, result, *seen)
+                record()
             except Exception:
                 self.guard.failed("recording a result")
         return output
+
+    def _recording(self, batch: Any, result: Any) -> Callable[[], None] | None:
+        """What to do once the batch has been processed; who had finished can be seen only before."""
+        control = self._control
+        if control is None or control.policy is None:
+            return None
+        if batch.forward_mode.is_decode():
+            launch = control.result_arriving(result.speculative_num_draft_tokens - 1)
+            live = [not (r.finished() or r.is_retracted) for r in batch.reqs]
+            return functools.partial(self._record, control, batch, result, launch, live)
+        if batch.forward_mode.is_extend():
+            return lambda: control.recorder.prefill(self._clock())
+        return None
 
     def _record(self, control: Any, batch: Any, result: Any, launch: Any, live: list[bool]) -> None:
         requests, accepted = batch.reqs, result.num_correct_drafts_per_req_cpu

@@ -269,7 +269,7 @@ def test_a_release_that_was_not_proven_is_not_hooked_but_says_so(monkeypatch, ca
 
 
 def test_an_http_server_of_another_shape_is_not_hooked(monkeypatch):
-    """Neither the scheduler, whose plans nobody could send then, nor the server: 404, and the log says why."""
+    """Nor the scheduler, whose plans nobody could send then: 404, and the log says why."""
     monkeypatch.setattr(plugin.compat, "sglang_version", lambda: plugin.compat.SUPPORTED[0])
     monkeypatch.setattr(plugin.compat, "check", lambda targets, _read: [f"{targets[-1].path} is missing"])
     monkeypatch.setattr(plugin, "_hook_http_server", None)
