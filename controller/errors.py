@@ -3,6 +3,7 @@
 SpecgovError
 |-- SettingsError           a setting breaks its rule: stops startup
 |-- StoreError              the state database cannot be used
+|-- KnowledgeFileError      a file of what was learned cannot be used
 |-- OverrideError           an override that cannot be carried out: told to its sender
 `-- EngineError             a request to the engine failed: counted, told, survived
     |-- EngineUnreachableError       no answer: refused, reset, name not found
@@ -29,6 +30,10 @@ class SettingsError(SpecgovError):
 
 class StoreError(SpecgovError):
     """The state database cannot be read or written."""
+
+
+class KnowledgeFileError(SpecgovError):
+    """A file of what was learned cannot be used; the message names the field."""
 
 
 class OverrideError(SpecgovError):

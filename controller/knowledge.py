@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller.errors import StoreError
+from controller.knowledge_file import key_of
 from controller.loop import TickResult
-from controller.store import Store
+from controller.store import Learned, Store
 from policies.base import Learner, Policy
 
 log = logging.getLogger(__name__)
@@ -20,11 +20,13 @@ SAVE_EVERY_S = 300.0
 class KnowledgeKeeper:
     """Records turns: loads once the deployment is known, then saves now and again."""
 
-    def __init__(self, store: Store, policy: Policy, name: str) -> None:
+    def __init__(self, store: Store, policy: Policy, name: str, seed: Iterable[Learned] = ()) -> None:
+        """`seed`: what others learned, taken where the store knows nothing of a deployment."""
         self._store = store
         self._learner = policy if isinstance(policy, Learner) else None
         self._name = name
         self._blank = self._learner.export_state() if self._learner else {}
+        self._seed = {piece.key: piece.state for piece in seed}
         self._saved_s = 0.0
         self._seen_unix_s = 0.0
         self.key: str | None = None
@@ -43,6 +45,11 @@ class KnowledgeKeeper:
         elif result.now_s - self._saved_s >= SAVE_EVERY_S:
             self._saved_s = result.now_s
             self.save()
+
+    def export(self) -> list[Learned]:
+        """All that is known, the deployment in hand included; raises `StoreError`."""
+        self.save()
+        return self._store.all_learned()
 
     def teach(self, state: Mapping[str, Any]) -> None:
         """Take over what was learned elsewhere (the demo's rehearsal); raises `ValueError` when it cannot be.
@@ -78,7 +85,7 @@ class KnowledgeKeeper:
     def _load(self, learner: Learner, key: str) -> None:
         """What was kept for `key`; what was learned on another deployment is dropped."""
         try:
-            learner.import_state(self._store.learned(key) or self._blank)
+            learner.import_state(self._store.learned(key) or self._seed.get(key) or self._blank)
         except (StoreError, ValueError, KeyError, TypeError) as error:
             log.warning("what was learned before cannot be used, starting afresh: %s", error)
             learner.import_state(self._blank)
@@ -89,7 +96,7 @@ def deployment(policy: str, result: TickResult) -> str | None:
     info, loads = result.info, result.scrape.sample.loads
     if info is None or loads is None or info.version is None:
         return None
-    parts: Mapping[str, Any] = {
+    parts: dict[str, Any] = {
         "policy": policy,
         "sglang": info.version,
         "model": info.model,
@@ -99,4 +106,4 @@ def deployment(policy: str, result: TickResult) -> str | None:
         "tp": info.tp_size,
         "attention": info.attention_backend,
     }
-    return json.dumps(parts, sort_keys=True)
+    return key_of(parts)

@@ -38,7 +38,7 @@ def adaptive_config(depths: Sequence[int]) -> str:
 def flags(depths: Sequence[int], config: str, *, algorithm: str, draft_model: str) -> list[str]:
     """The launch flags.
 
-    The server starts at the largest candidate: releases up to 0.5.19 fail to start on Triton otherwise,
+    The server starts at the largest candidate: releases up to 0.5.18 do not start otherwise,
     and buffers are sized for it in any case.
     """
     deepest = max(depths)

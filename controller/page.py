@@ -1,4 +1,4 @@
-"""Serves the status page and the two views that only it needs.
+"""Serves the status page and the two views that only it needs, and what was learned.
 
 The page is static: HTML, CSS and JavaScript modules from this package, a closed set read once at the
 start.  It needs nothing from elsewhere, and its policy allows nothing else.
@@ -13,8 +13,10 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Response
 from fastapi.params import Depends
 
+from controller import knowledge_file
 from controller.benefit_recorder import BenefitRecorder
 from controller.history import History
+from controller.knowledge import KnowledgeKeeper
 
 MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -54,6 +56,15 @@ def add_records(app: FastAPI, history: History, benefit: BenefitRecorder, guard:
     async def brought() -> dict[str, Any]:
         """Tokens emitted against always off, always on and the best measured choice; measured speeds."""
         return benefit.to_json()
+
+
+def add_knowledge(app: FastAPI, keeper: KnowledgeKeeper, guard: Sequence[Depends]) -> None:
+    """`/v1/knowledge`."""
+
+    @app.get("/v1/knowledge", tags=["views"], dependencies=guard)
+    async def knowledge() -> dict[str, Any]:
+        """What was learned, by deployment; a file that other pods can start from (`store.seed`)."""
+        return knowledge_file.to_json(keeper.export())
 
 
 def _files() -> dict[str, bytes]:

@@ -234,6 +234,9 @@ class StoreSettings(Section):
     """Rows kept in the decision log; the oldest go first."""
     max_bytes: int = Field(default=64 << 20, ge=1 << 20)
     """Size of the file above which the oldest decisions go, whatever `max_decisions` says."""
+    seed: Path | None = None
+    """File that `specgov knowledge export` wrote on a sibling, e.g. a mounted ConfigMap: where a new pod
+    starts when it has learned nothing itself.  Counts for an equal deployment only.  `None`: from nothing."""
 
 
 class LogSettings(Section):

@@ -65,6 +65,17 @@ class StoredOverride:
     expires_unix_s: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a policy has learned on one deployment."""
+
+    key: str
+    """The deployment, as JSON with sorted keys."""
+    at_unix_s: float
+    state: Mapping[str, Any]
+    """JSON-ready."""
+
+
 class Store:
     """One database; all methods may be called from any thread and raise `StoreError`."""
 
@@ -217,6 +228,12 @@ class Store:
         with self._lock, _errors(self.path):
             row = self._db.execute("SELECT state FROM learned WHERE key = ?", (key,)).fetchone()
             return dict(json.loads(row[0])) if row else None
+
+    def all_learned(self) -> list[Learned]:
+        """What is kept of every deployment, the latest first."""
+        query = "SELECT key, at_unix_s, state FROM learned ORDER BY at_unix_s DESC"
+        with self._lock, _errors(self.path):
+            return [Learned(key, at, json.loads(state)) for key, at, state in self._db.execute(query)]
 
     def _one(self, query: str) -> tuple[Any, ...]:
         with self._lock, _errors(self.path):

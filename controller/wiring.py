@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import time
@@ -16,27 +17,28 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
+from controller import knowledge_file
 from controller.api import create_app, reads_guard
 from controller.audit import Audit
 from controller.benefit_recorder import BenefitRecorder
 from controller.conditions import ConditionBoard
 from controller.effect import EffectTracker
 from controller.engine_client import ClientParams, EngineClient
-from controller.errors import SettingsError, StoreError
+from controller.errors import KnowledgeFileError, SettingsError, StoreError
 from controller.fleet_override import FleetOverrideFile
 from controller.history import History
 from controller.knowledge import KnowledgeKeeper
 from controller.loop import ControlLoop, LoopParams, TickResult
 from controller.observer import Observer
 from controller.overrides import Overrides
-from controller.page import add_page, add_records
+from controller.page import add_knowledge, add_page, add_records
 from controller.recorders import DecisionRecorder
 from controller.recording import RecordQueue
 from controller.scraper import Scraper
 from controller.settings import EngineSettings, Settings
 from controller.sidecar import Sidecar
 from controller.steering import LeaseParams, Steering
-from controller.store import Store
+from controller.store import Learned, Store
 from controller.store_keeper import StoreKeeper, opener
 from controller.telemetry import Telemetry
 from controller.tls import ServerTls, server_tls
@@ -49,6 +51,8 @@ RECORD_PATIENCE_S = 1.0
 """How long a turn waits for its own record."""
 CLOSE_WITHIN_S = 5.0
 """For what is kept to be written at the end; a disk that hangs must not keep a pod from ending."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ def assemble(
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
     policy, shadow = make_policy(settings, settings.policy.name), settings.policy.shadow
-    knowledge = KnowledgeKeeper(store, policy, settings.policy.name)
+    knowledge = KnowledgeKeeper(store, policy, settings.policy.name, _seed(settings.store.seed))
     keeper.kept = (overrides, audit, knowledge)
     records = RecordQueue[TickResult](
         (keeper, overrides, telemetry, benefit, history, DecisionRecorder(audit), knowledge),
@@ -169,6 +173,7 @@ def assemble(
     )
     app = create_app(sidecar)
     add_records(app, history, benefit, [reads_guard(sidecar)])
+    add_knowledge(app, knowledge, [reads_guard(sidecar)])
     add_page(app)
     return Assembly(sidecar, app, client, keeper, knowledge, records, server_tls(settings.api))
 
@@ -177,6 +182,17 @@ def keep_store(settings: Settings) -> StoreKeeper:
     """The state database, or, as long as it cannot be used, one in memory and the reason."""
     limits = {"max_rows": settings.store.max_decisions, "max_bytes": settings.store.max_bytes}
     return StoreKeeper(opener(settings.store_path, **limits), opener(Path(":memory:"), **limits))
+
+
+def _seed(path: Path | None) -> list[Learned]:
+    """What siblings learned; a file that cannot be used is said in the log and left out."""
+    if path is None:
+        return []
+    try:
+        return knowledge_file.read(path)
+    except KnowledgeFileError as error:
+        log.error("store.seed is not used, starting from nothing: %s", error)  # noqa: TRY400
+        return []
 
 
 def _lease(settings: Settings, store: Store) -> LeaseParams:

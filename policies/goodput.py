@@ -58,7 +58,7 @@ class GoodputParams:
 
     min_gain: float = 0.01
     """A change must promise at least this much more log-goodput (0.01: 1 %), 0..1 ..."""
-    confidence: float = 2.0
+    confidence: float = 1.5
     """... plus this many standard errors of the difference, >= 0."""
     tpot_objective_s: float | None = None
     """Time per output token that a request should not exceed, > 0.  With no request waiting, an arm in
@@ -227,8 +227,9 @@ class Goodput:
             return pending.probe if pending else None
         cold = outlook.arms[int(chosen[size_index(batch)])].gear in (Gear.COLD, Gear.FROZEN)
         clean = (self._clean_share if cold else 1.0, self._clean_steps)
+        hurdle = (self.params.min_gain, self.params.confidence)
         horizon_s = min(self.params.probe.horizon_s, 1.0 / self.models.survival.changes.per_s)
-        view = prospect(self.models, outlook, chosen, batch, clean, horizon_s=horizon_s)
+        view = prospect(self.models, outlook, chosen, batch, clean, horizon_s=horizon_s, hurdle=hurdle)
         bucket = load.current_bucket
         return self.prober.propose(view, self._clock_s, bucket_index(batch) if bucket is None else bucket)
 

@@ -8,7 +8,7 @@ arm in force by -delta with variance v; n steps would measure it with noise vari
 mean will move by a Gaussian of variance s^2 = v^2 / (v + r), and the gain expected from being able
 to change is
 
-    EI = s * (phi(z) + z * Phi(z)),    z = (delta - min_gain) / s
+    EI = E[X; X > h],  X ~ N(delta, s^2),  h = min_gain + confidence * (error that will be left)
 
 relative to the present rate.  A burst of n steps is worth  horizon * sum_g share(g) * nearness(g) * EI(g)
 seconds and costs  n * T * (1 - exp(delta))  and two switches.  v has two parts: the step time of the arm
@@ -110,6 +110,11 @@ class Prospect:
     """Share of decode time by size, weighed down with distance from the present batch size."""
     step_s: Floats
     """Seconds of a step at the present batch size, by arm."""
+    min_gain: float
+    confidence: float
+    """What a change will have to bring: log-goodput, and standard errors."""
+    mean_step_s: float
+    """Mean seconds of a decode step over all load."""
     here: int
     """The size that stands for the present batch."""
     chosen: Indices
@@ -143,8 +148,6 @@ class Prober:
         self.params = params or ProbeParams()
         self.pending: Pending | None = None
         self.spent_s = 0.0
-        self.aftermath_s = 0.0
-        """What probes of cold are believed to have cost afterwards; bounded like `spent_s`."""
         self.decode_s = 0.0
         self.probes = 0
         self._rests: dict[tuple[int, Arm], Rest] = {}
@@ -195,12 +198,11 @@ class Prober:
         if self.pending is not None:
             return self.pending.probe
         best, best_value = None, 0.0
-        free_s = self._free_s(float(prospect.step_s.min()))
+        free_s = self._free_s(min(prospect.mean_step_s, float(prospect.step_s.min())))
         for n in self._bursts(prospect.clean_steps):
             value = self._net_value(prospect, n)
             value = np.where(prospect.first & (value > 0), value + FIRST, value)
             value[prospect.step_s * n > free_s] = -math.inf
-            value[prospect.aftermath_s > free_s + self.spent_s - self.aftermath_s] = -math.inf
             for a in np.argsort(-value):
                 if value[a] <= best_value:
                     break
@@ -226,7 +228,6 @@ class Prober:
             return None
         before = prospect.arms[int(prospect.chosen[prospect.here])]
         self.pending = Pending(probe, bucket, before, now_s)
-        self.aftermath_s += float(prospect.aftermath_s[a])
         self.probes += 1
         return probe
 
@@ -247,21 +248,27 @@ class Prober:
         timed = prospect.cost_noise / max(1.0, samples)
         moved = prospect.cost_variance**2 / (prospect.cost_variance + timed)
         learned = prospect.p_variance**2 / (prospect.p_variance + prospect.p_noise / n)
-        moved = moved + np.einsum("gaj,aj,j->ga", prospect.hidden, prospect.gradient**2, learned)
-        gain = expected_improvement(prospect.delta, np.sqrt(np.maximum(moved, 1e-12)))
+        squared = prospect.gradient**2
+        moved = moved + np.einsum("gaj,aj,j->ga", prospect.hidden, squared, learned)
+        before = prospect.cost_variance + np.einsum(
+            "gaj,aj,j->ga", prospect.hidden, squared, prospect.p_variance
+        )
+        left = np.sqrt(np.maximum(0.0, before - moved))
+        hurdle = prospect.min_gain + prospect.confidence * left
+        gain = gain_above(prospect.delta, np.sqrt(np.maximum(moved, 1e-12)), hurdle)
+        gained = np.maximum(0.0, prospect.share @ gain - prospect.aftermath_share)
         delta = prospect.delta[prospect.here]
         lost = n * prospect.step_s * np.maximum(0.02, 1.0 - np.exp(np.minimum(0.0, delta)))
-        switching = prospect.aftermath_s + prospect.step_s[prospect.chosen[prospect.here]]
-        gained = np.maximum(0.0, prospect.share @ gain - prospect.aftermath_share)
-        net = prospect.horizon_s * min(1.0, samples / SAMPLES) * gained - lost - switching
+        lost = lost + prospect.aftermath_s + prospect.step_s[prospect.chosen[prospect.here]]
+        net = prospect.horizon_s * min(1.0, samples / SAMPLES) * gained - lost
         return np.asarray(net / (n * prospect.step_s))
 
 
-def expected_improvement(delta: Floats, sd: Floats) -> Floats:
-    """E[max(0, X)] for X ~ N(delta, sd^2)."""
-    z = np.clip(delta / sd, -8.0, 8.0)
+def gain_above(delta: Floats, sd: Floats, hurdle: Floats) -> Floats:
+    """E[X; X > hurdle] for X ~ N(delta, sd^2)."""
+    z = np.clip((delta - hurdle) / sd, -8.0, 8.0)
     density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    return np.asarray(np.maximum(0.0, sd * (density + z * normal_cdf(z))))
+    return np.asarray(np.maximum(0.0, delta * normal_cdf(z) + sd * density))
 
 
 def normal_cdf(z: Floats) -> Floats:

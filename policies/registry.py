@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
+from policies.bandit import Bandit, BanditParams
 from policies.base import Policy
 from policies.fixed import Fixed, FixedParams
 from policies.goodput import Goodput, GoodputParams
@@ -30,6 +31,7 @@ class PolicySpec:
 
 BUILT_IN: Mapping[str, PolicySpec] = {
     "goodput": PolicySpec(GoodputParams, Goodput),
+    "bandit": PolicySpec(BanditParams, Bandit),
     "fixed": PolicySpec(FixedParams, Fixed),
     "threshold": PolicySpec(ThresholdParams, Threshold),
     "native": PolicySpec(NativeParams, lambda _params: Native()),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang_hooks.rank_control import Topology
-from sglang_hooks.releases import SUPPORTED
+from sglang_hooks.releases import PLAIN_DECODE, SUPPORTED
 
 _SRT = "sglang.srt."
 SET_INTERNAL_STATE = _SRT + "managers.scheduler.Scheduler.set_internal_state"
@@ -161,6 +161,16 @@ def version_mismatch(version: str | None) -> str | None:
         return None
     return (
         f"SGLang {version} is not among the releases that specgov knows ({SUPPORTED[0]} to {SUPPORTED[-1]}); "
+        "SPECGOV_ALLOW_UNTESTED=1 at launch uses it all the same, if its names still fit"
+    )
+
+
+def plain_decode_mismatch(version: str | None) -> str | None:
+    """Why depth 0 must stay SGLang's own on this release, whatever its names; `None`: it need not."""
+    if version in PLAIN_DECODE or os.environ.get("SPECGOV_ALLOW_UNTESTED") == "1":
+        return None
+    return (
+        f"plain decoding was never run on SGLang {version} (but on {', '.join(PLAIN_DECODE)}); "
         "SPECGOV_ALLOW_UNTESTED=1 at launch uses it all the same, if its names still fit"
     )
 

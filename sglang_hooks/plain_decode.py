@@ -15,7 +15,7 @@ verification refuses what it drafts.
 
 Nothing here may fail a step.  What cannot be done when the state is built leaves SGLang's own in place,
 with the reason in the status; a shortcut that fails in a step is counted, logged and switched off, and
-SGLang's own way is taken in that same step.
+SGLang's own way is taken in that same step.  (The exception: memory that ends on one of several ranks.)
 
 `SPECGOV_PLAIN_DECODE=0` turns all of it off, gears included.
 """
@@ -264,13 +264,24 @@ class PlainDecodeHooks:
 
     @contextmanager
     def _shortcut(self, name: str) -> Iterator[bool]:
-        """Gives whether `name` may be used; switches it off for good when it raises."""
+        """Gives whether `name` may be used; switches it off for good when it raises.
+
+        Not when one of several ranks runs out of memory: what fails on this rank alone would leave the
+        ranks with different collectives, and a crash is better than a hang.
+        """
         try:
             yield name not in self._off
         except Exception as error:
+            if _is_this_ranks_alone(error) and self._zero is not None and self._zero.several_ranks:
+                raise
             self._off.add(name)
             self._status.reason = f"switched off after a failure: {', '.join(sorted(self._off))} ({error!r})"
             self._guard.failed(f"plain decoding: {name}")
+
+
+def _is_this_ranks_alone(error: Exception) -> bool:
+    """Memory is the one thing that ranks do not have alike; everything else fails on all of them."""
+    return type(error).__name__ == "OutOfMemoryError"  # PyTorch's
 
 
 def _is_relayed(batch: Any) -> bool:

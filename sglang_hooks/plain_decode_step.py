@@ -115,8 +115,12 @@ class OneNodeTensors:
 
 
 def is_greedy_root(verify_input: Any, batch: Any, grammar_mask: Any) -> bool:
-    """Whether sampling is an argmax over untouched logits of a tree of one node."""
+    """Whether sampling is an argmax over untouched logits of a tree of one node, which every rank may take.
+
+    Not on AMD: there SGLang lets rank 0 decide for all, since their logits may differ in the last bit.
+    """
     from sglang.srt.speculative.spec_utils import SIMULATE_ACC_LEN
+    from sglang.srt.utils import is_hip
 
     info = batch.sampling_info
     return (
@@ -129,4 +133,5 @@ def is_greedy_root(verify_input: Any, batch: Any, grammar_mask: Any) -> bool:
         and info.acc_scaling_penalties is None
         and info.logit_bias is None
         and SIMULATE_ACC_LEN <= 0
+        and not is_hip()
     )

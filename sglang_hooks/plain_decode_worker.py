@@ -28,6 +28,7 @@ class DepthZero:
 
         self.worker = worker
         self.in_force = False
+        self.several_ranks = worker.server_args.tp_size > 1
         hidden = get_draft_recurrent_hidden_state_spec(self.draft_runner)
         self.tensors = OneNodeTensors(worker.device, worker.topk, hidden)
         self.tensors.reserve(self.runner.req_to_token_pool.req_to_token.shape[0])

@@ -6,6 +6,7 @@ what is counted in `recorder`, who may ask in `control_plane`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import multiprocessing
@@ -41,10 +42,12 @@ def _register() -> None:
         multiprocessing.parent_process() is None or "sglang.srt.entrypoints.http_server" in sys.modules
     )
     schedules = "sglang.srt.managers.scheduler" in sys.modules
-    mismatches = _mismatches(compat.SCHEDULER_TARGETS)
+    mismatches = _mismatches(compat.SCHEDULER_TARGETS + compat.HTTP_TARGETS)
     for mismatch in mismatches:
         logger.error("specgov: speculation will not be governed: %s", mismatch)
-    if serves_http and not compat.check(compat.REGISTRY_TARGETS + compat.HTTP_TARGETS, compat.installed_source):
+    if serves_http and not compat.check(
+        compat.REGISTRY_TARGETS + compat.HTTP_TARGETS, compat.installed_source
+    ):
         _hook_http_server(mismatches[0] if mismatches else None)
     if schedules and not mismatches:
         _hook_scheduler()
@@ -140,7 +143,8 @@ def _hook_scheduler() -> None:
 def _install_plain_decode(guard: Guard) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    mismatches = _mismatches(compat.PLAIN_DECODE_TARGETS)
+    never_run = compat.plain_decode_mismatch(compat.sglang_version())
+    mismatches = [never_run] if never_run else _mismatches(compat.PLAIN_DECODE_TARGETS)
     if mismatches:
         PLAIN_DECODE.reason = mismatches[0]
         logger.error("specgov: depth 0 stays SGLang's own: %s", "; ".join(mismatches))
@@ -201,26 +205,31 @@ class SchedulerHooks:
         self, original: Callable[..., Any], scheduler: Any, batch: Any, result: Any
     ) -> Any:
         """Record what a batch yielded and how long after the one before it was done."""
-        control, seen, prefilled = self._control, None, False
-        if control is not None and control.policy is not None:
-            try:
-                if batch.forward_mode.is_decode():
-                    launch = control.result_arriving(result.speculative_num_draft_tokens - 1)
-                    seen = (launch, [not (r.finished() or r.is_retracted) for r in batch.reqs])
-                elif batch.forward_mode.is_extend():
-                    prefilled = True
-            except Exception:
-                self.guard.failed("looking at a result")
+        record = None
+        try:
+            record = self._recording(batch, result)
+        except Exception:
+            self.guard.failed("looking at a result")
         output = original(scheduler, batch, result)
-        if seen is not None or prefilled:
+        if record is not None:
             try:
-                if seen is None:
-                    control.recorder.prefill(self._clock())
-                else:
-                    self._record(control, batch, result, *seen)
+                record()
             except Exception:
                 self.guard.failed("recording a result")
         return output
+
+    def _recording(self, batch: Any, result: Any) -> Callable[[], None] | None:
+        """What to do once the batch has been processed; who had finished can be seen only before."""
+        control = self._control
+        if control is None or control.policy is None:
+            return None
+        if batch.forward_mode.is_decode():
+            launch = control.result_arriving(result.speculative_num_draft_tokens - 1)
+            live = [not (r.finished() or r.is_retracted) for r in batch.reqs]
+            return functools.partial(self._record, control, batch, result, launch, live)
+        if batch.forward_mode.is_extend():
+            return lambda: control.recorder.prefill(self._clock())
+        return None
 
     def _record(self, control: Any, batch: Any, result: Any, launch: Any, live: list[bool]) -> None:
         requests, accepted = batch.reqs, result.num_correct_drafts_per_req_cpu

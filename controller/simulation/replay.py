@@ -93,7 +93,12 @@ def replay_policy(scenario: Scenario, policy: Policy, progress: Progress | None 
 
 
 def replay_arm(scenario: Scenario, name: str, arm: Arm, progress: Progress | None = None) -> Run:
-    """Replay with `arm` at every step."""
+    """Replay with `arm` at every step.
+
+    A server that never drafts again is not harmed by a cold spell, so for the oracle beside it none counts.
+    """
+    unharmed = dataclasses.replace(scenario.engine, after_cold_factor=1.0)
+    scenario = dataclasses.replace(scenario, engine=unharmed)
     return _replay(scenario, name, _engine(scenario, FixedControl(arm)), None, progress)
 
 

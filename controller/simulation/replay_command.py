@@ -129,7 +129,8 @@ def _baseline_runs(scenario: Scenario) -> Iterator[Run]:
 @contextmanager
 def _progress(name: str, scenario: Scenario) -> Iterator[Any]:
     columns = (TextColumn("{task.description:20}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
-    with Progress(*columns, TimeElapsedColumn(), console=_errors, transient=True) as bars:
+    hidden = not _errors.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=_errors, transient=True, disable=hidden) as bars:
         task = bars.add_task(name, total=scenario.trace.duration_s)
         yield lambda seconds: bars.update(task, completed=seconds)
 
@@ -153,11 +154,11 @@ def _show(report: dict[str, Any]) -> None:
     for heading in (
         "",
         "regret",
+        "with cold\nharm",
         "vs best\nfixed",
-        "decode s",
+        "decode\ns",
         "TPOT\nms",
-        "TTFT\ns",
-        "switches\n/min",
+        "switch\n/min",
         "probes",
     ):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
@@ -169,14 +170,13 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _cells(run: dict[str, Any]) -> list[str]:
-    tpot, ttft = run["tpot_s"]["p50"], run["ttft_s"]["p50"]
+    tpot = run["tpot_s"]["p50"]
     return [
         _percent(run["regret"]),
         _percent(run["regret_with_cold_harm"]),
         _percent(run["against_best_fixed"]),
         f"{run['decode_seconds']:.1f}",
         "-" if tpot is None else f"{tpot * 1e3:.1f}",
-        "-" if ttft is None else f"{ttft:.2f}",
         _number(run["switches"]["per_minute_median"]),
         _percent(run["probe_share"]),
     ]

@@ -74,7 +74,7 @@ def _plot_surface(axes: Axes, scenario: Scenario, run: Run | None, end_s: float)
     axes.set(
         xscale="log", xlabel="batch size", ylabel="draft depth", title="Decode goodput at the end of the run"
     )
-    axes.legend(loc="upper left")
+    axes.legend(loc="upper right")
 
 
 def goodput_surface(scenario: Scenario, at_s: float) -> tuple[list[Arm], Any]:

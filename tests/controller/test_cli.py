@@ -24,7 +24,7 @@ def invoke():
 
 
 def test_engine_flags_start_at_the_largest_candidate_and_write_the_config(invoke, tmp_path):
-    """Releases up to 0.5.19 fail to start otherwise."""
+    """Releases up to 0.5.18 fail to start otherwise."""
     config = tmp_path / "adaptive.json"
     result = invoke("engine-flags", "--depths", "0,1,2,4", "--config", str(config), "--json")
     flags = json.loads(result.stdout)["flags"]
@@ -82,6 +82,55 @@ def test_preflight_names_the_flag_that_mends_each_failure(fake_state, changes, n
     assert failed.name == name
     assert mend in failed.mend
     assert not passed(checks)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "found"),
+    [
+        ({"pp_size": 2}, "pipeline", "pipeline parallelism"),
+        ({"disaggregation_mode": "prefill"}, "role", "govern its decode servers"),
+        ({"tokenizer_worker_num": 4}, "front end", "4 tokenizer workers"),
+        ({"frontend": "rust"}, "front end", "the Rust front end serves HTTP"),
+        ({"attn_dp_size": 2}, "attention", "DP attention True"),
+    ],
+)
+def test_preflight_names_what_rules_a_server_out(fake_state, changes, name, found):
+    """In the hook's own words; what a release does not state is not guessed."""
+    checks = check(facts(control=parse_control_state(fake_state), **changes))
+    (failed,) = [c for c in checks if c.verdict is Verdict.FAIL]
+    assert failed.name == name
+    assert found in failed.found
+    harmless = {"pp_size": 1, "disaggregation_mode": "null", "tokenizer_worker_num": 1, "frontend": "python"}
+    assert passed(check(facts(control=parse_control_state(fake_state), **harmless)))
+
+
+@pytest.mark.parametrize(
+    ("version", "num_steps", "warned"),
+    [("0.5.23", 2, 0), ("0.5.18", 2, 1), ("0.5.18", 3, 0), ("0.5.17", 2, 2), ("0.5.17", 3, 1)],
+)
+def test_preflight_warns_of_faults_of_the_release(fake_state, version, num_steps, warned):
+    """One that starting at the deepest candidate (3 here) avoids is not shown there."""
+    changes = {"version": version, "speculative_num_steps": num_steps}
+    checks = check(facts(control=parse_control_state(fake_state), **changes))
+    faults = [c for c in checks if c.name == "known fault"]
+    assert [c.verdict for c in faults] == [Verdict.WARN] * warned
+    assert all(c.mend for c in faults)
+
+
+def test_a_release_that_was_never_read_is_a_warning(fake_state):
+    """The plugin decides; preflight says what is known."""
+    checks = check(facts(control=parse_control_state(fake_state), version="0.9.0"))
+    (version,) = [c for c in checks if c.name == "version"]
+    assert version.verdict is Verdict.WARN
+    assert "0.5.16 to 0.5.23" in version.found
+
+
+def test_engine_flags_tell_the_faults_of_a_release_that_may_not_start(invoke, tmp_path):
+    """Preflight can only ask a server that runs."""
+    config = str(tmp_path / "adaptive.json")
+    said = json.loads(invoke("engine-flags", "--config", config, "--sglang", "0.5.17", "--json").stdout)
+    assert [fault["way_round"] for fault in said["faults"]] == ["SGLang 0.5.16, or 0.5.18 or newer"]
+    assert json.loads(invoke("engine-flags", "--config", config, "--json").stdout)["faults"] == []
 
 
 def test_preflight_takes_what_is_not_stated_for_a_failure(fake_state):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from controller import knowledge
+from controller import cli, knowledge, knowledge_file, wiring
+from controller.errors import KnowledgeFileError
 from controller.knowledge import KnowledgeKeeper
 from controller.store import MAX_LEARNED, Store
 
@@ -98,6 +101,75 @@ async def test_knowledge_that_cannot_be_read_is_dropped(store, turn):
     store.save_learned(knowledge.deployment("learner", result), {"known": "much"}, 1.0)
     keeper.record(result)
     assert keeper._learner.known == 0
+
+
+async def test_a_new_pod_starts_from_what_a_sibling_exported(store, turn, tmp_path):
+    """Through a file, for the same deployment; what it learned itself comes first."""
+    result = await turn()
+    sibling = KnowledgeKeeper(store, Learner(), "learner")
+    sibling.record(result)
+    sibling._learner.known = 7
+    file = tmp_path / "seed.json"
+    file.write_text(json.dumps(knowledge_file.to_json(sibling.export())))
+    own = Store(Path(":memory:"), max_rows=100, max_bytes=1 << 20)
+    new = KnowledgeKeeper(own, Learner(), "learner", knowledge_file.read(file))
+    new.record(result)
+    assert new._learner.known == 7
+    own.save_learned(new.key, {"known": 8}, 1.0)
+    again = KnowledgeKeeper(own, Learner(), "learner", knowledge_file.read(file))
+    again.record(result)
+    assert again._learner.known == 8
+    other = KnowledgeKeeper(own, Learner(), "learner", knowledge_file.read(file))
+    other.record(await turn(tp_size=8))
+    assert other._learner.known == 0
+    own.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "schema must be 1, got 'list'"),
+        ('{"schema": 2, "learned": []}', "schema must be 1, got 2"),
+        ('{"schema": 1}', "learned must be a list, got NoneType"),
+        ('{"schema": 1, "learned": [3]}', "learned[0].deployment must be an object, got None"),
+        (
+            '{"schema": 1, "learned": [{"deployment": {}, "state": {}, "at_unix_s": true}]}',
+            "learned[0].at_unix_s must be a number, got True",
+        ),
+    ],
+)
+def test_a_file_that_is_no_knowledge_is_refused_with_its_field(tmp_path, text, message):
+    """The path too; a sidecar whose seed is such a file starts without it."""
+    file = tmp_path / "seed.json"
+    file.write_text(text)
+    with pytest.raises(KnowledgeFileError) as caught:
+        knowledge_file.read(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert message in str(caught.value)
+    assert wiring._seed(file) == []
+
+
+def test_import_puts_a_file_into_the_state_database(tmp_path, monkeypatch):
+    """And what is there comes out of the same database again."""
+    database, file = tmp_path / "state.db", tmp_path / "seed.json"
+    piece = {"deployment": {"sglang": "0.5.23"}, "at_unix_s": 1.0, "state": {"known": 7}}
+    file.write_text(json.dumps({"schema": 1, "learned": [piece]}))
+    monkeypatch.setenv("SPECGOV_STORE__PATH", str(database))
+    assert CliRunner().invoke(cli.make_app(), ["knowledge", "import", str(file)]).exit_code == 0
+    kept = Store(database, max_rows=100, max_bytes=1 << 20)
+    assert knowledge_file.to_json(kept.all_learned())["learned"] == [piece]
+    kept.close()
+
+
+async def test_the_api_gives_the_file_that_others_start_from(make):
+    """`specgov knowledge export` writes this answer as it is."""
+    bench = await make()
+    await bench.run(2)
+    body = (await bench.api.get("/v1/knowledge")).json()
+    assert body["schema"] == 1
+    assert all(set(piece) == {"deployment", "at_unix_s", "state"} for piece in body["learned"])
+    knowledge_file.parse(body)
 
 
 def test_only_so_many_deployments_are_kept(store):

@@ -1,12 +1,15 @@
 """The Kustomize component, rendered by the real kubectl and checked against Kubernetes' schemas."""
 
 import copy
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from controller.cli import make_app
 from tests.e2e.manifests import by_name, check, objects, pod_specs
 from tests.e2e.tools import tool
 
@@ -71,9 +74,27 @@ def test_lists_of_the_workload_are_merged_not_replaced(rendered):
     assert "own-setup" in by_name(pod["initContainers"])
     assert "models" in by_name(pod["volumes"])
     assert by_name(engine["env"])["HF_HUB_OFFLINE"]["value"] == "1"
-    assert {mount["mountPath"] for mount in engine["volumeMounts"]} == {"/models", "/opt/specgov-hooks"}
+    assert {mount["mountPath"] for mount in engine["volumeMounts"]} == {
+        "/models",
+        "/etc/sglang",
+        "/opt/specgov-hooks",
+    }
     leader = pod_specs(rendered["LeaderWorkerSet", "large"])["leaderTemplate"]
     assert by_name(by_name(leader["containers"])["sglang"]["env"])["NCCL_DEBUG"]["value"] == "WARN"
+
+
+def test_the_example_has_the_flags_and_the_file_that_engine_flags_makes(rendered, tmp_path):
+    """What the documentation tells people to add is what the command prints today."""
+    config = tmp_path / "adaptive.json"
+    draft = ["--draft-model", "/models/llama-eagle3", "--config", str(config), "--json"]
+    told = CliRunner().invoke(make_app(), ["engine-flags", "--depths", "0,1,2,4", *draft])
+    flags = json.loads(told.stdout)["flags"]
+    pod = pod_specs(rendered["Deployment", "llama"])["template"]
+    given = by_name(pod["containers"])["sglang"]["args"]
+    wanted = [flag.replace(" ", "=").replace(str(config), "/etc/sglang/adaptive.json") for flag in flags]
+    assert [flag for flag in wanted if flag not in given] == []
+    example = json.loads((KUSTOMIZE / "example" / "adaptive.json").read_text())
+    assert example == json.loads(config.read_text())
 
 
 def test_a_worker_node_gets_the_hook_but_no_sidecar(rendered):

@@ -21,7 +21,7 @@ def log_drafts(_worker, batch, *_args, **_kwargs):
 
 
 def register():
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     target = "sglang.srt.speculative.eagle_worker_v2.EAGLEWorkerV2.verify"
     HookRegistry.register(target, log_drafts, HookType.BEFORE)

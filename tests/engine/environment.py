@@ -38,7 +38,7 @@ def engine_python(say=print):
 
 def _installed(say):
     folder = cache_folder() / f"engine-{INSTALLED}-{_fingerprint('requirements.txt')}"
-    with _Locked(folder.with_suffix(".lock")):
+    with _Locked(folder.with_name(f"{folder.name}.lock")):
         if not (folder / ".complete").exists():
             _install(folder, say)
             (folder / ".complete").touch()
@@ -51,7 +51,7 @@ def _overlaid(python, say):
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], "no site-packages"
     )
     folder = cache_folder() / f"release-{SGLANG}-{hashlib.sha256(beneath.encode()).hexdigest()[:10]}"
-    with _Locked(folder.with_suffix(".lock")):
+    with _Locked(folder.with_name(f"{folder.name}.lock")):
         if not (folder / ".complete").exists():
             say(f"installing SGLang {SGLANG} into {folder}, over {beneath}")
             _run([python, "-m", "venv", "--without-pip", "--clear", folder], "no environment")
@@ -73,7 +73,7 @@ def _release_of(python):
 def models_folder(python):
     """The tiny models, made by `make_models.py` if need be."""
     folder = cache_folder() / f"models-{_fingerprint('make_models.py')}"
-    with _Locked(folder.with_suffix(".lock")):
+    with _Locked(folder.with_name(f"{folder.name}.lock")):
         if not (folder / ".complete").exists():
             _run([python, HERE / "make_models.py", folder], "the models could not be made")
             (folder / ".complete").touch()

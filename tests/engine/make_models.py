@@ -6,7 +6,8 @@ of eight, and nothing useful at the second, so drafts are accepted and refused f
 
 How: token t is embedded as H / 2 points on circles, at angles t * w.  The attention and the MLP add
 nothing, so the last hidden state is that embedding, and the row of the language model's head for token
-u is the sum of the embeddings of its predecessors.  Runs inside the engine's own environment; 3 MB.
+u is the sum of the embeddings of its predecessors.  `-kv4` are the same with four key-value heads, for four
+ranks, since SGLang on CPU replicates none.  Runs inside the engine's own environment; 6 MB.
 """
 
 import json
@@ -28,14 +29,14 @@ def successor(token):
     return (token + (9 if token % 8 == 7 else 1)) % VOCABULARY
 
 
-def config(layers, **more):
+def config(layers, kv_heads=KV_HEADS, **more):
     return LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,
         intermediate_size=INTERMEDIATE,
         num_hidden_layers=layers,
         num_attention_heads=HEADS,
-        num_key_value_heads=KV_HEADS,
+        num_key_value_heads=kv_heads,
         head_dim=HEAD_DIM,
         max_position_embeddings=2048,
         bos_token_id=0,
@@ -89,8 +90,8 @@ def write_tokenizer(folder):
     fast.save_pretrained(folder)
 
 
-def write_target(folder, embedding):
-    model = LlamaForCausalLM(config(LAYERS))
+def write_target(folder, embedding, kv_heads):
+    model = LlamaForCausalLM(config(LAYERS, kv_heads))
     weights = model.state_dict()
     weights["model.embed_tokens.weight"].copy_(embedding)
     weights["lm_head.weight"].copy_(head(embedding, successor))
@@ -103,7 +104,7 @@ def write_target(folder, embedding):
     write_tokenizer(folder)
 
 
-def write_draft(folder, embedding, rotation):
+def write_draft(folder, embedding, rotation, kv_heads):
     def small(*shape):
         return torch.randn(*shape) * 0.02
 
@@ -115,8 +116,8 @@ def write_draft(folder, embedding, rotation):
         "norm.weight": ones,
         "lm_head.weight": head(embedding, lambda token: (token + 1) % VOCABULARY),
         f"{attention}q_proj.weight": small(HEADS * HEAD_DIM, 2 * HIDDEN),
-        f"{attention}k_proj.weight": small(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
-        f"{attention}v_proj.weight": small(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
+        f"{attention}k_proj.weight": small(kv_heads * HEAD_DIM, 2 * HIDDEN),
+        f"{attention}v_proj.weight": small(kv_heads * HEAD_DIM, 2 * HIDDEN),
         f"{attention}o_proj.weight": torch.zeros(HIDDEN, HEADS * HEAD_DIM),
         f"{mlp}gate_proj.weight": small(INTERMEDIATE, HIDDEN),
         f"{mlp}up_proj.weight": small(INTERMEDIATE, HIDDEN),
@@ -130,7 +131,7 @@ def write_draft(folder, embedding, rotation):
     tensors["t2d"] = torch.ones(VOCABULARY, dtype=torch.bool)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    fields = config(1).to_dict() | {
+    fields = config(1, kv_heads).to_dict() | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "torch_dtype": "bfloat16",
         "draft_vocab_size": VOCABULARY,
@@ -144,8 +145,9 @@ def main(root):
     embedding = circles(frequencies)
     said = (embedding @ head(embedding, successor).T).argmax(-1).tolist()
     assert said == [successor(token) for token in range(VOCABULARY)], "the target is not what it should be"
-    write_target(root / "target", embedding)
-    write_draft(root / "draft", embedding, one_step_rotation(frequencies))
+    for suffix, kv_heads in (("", KV_HEADS), ("-kv4", 4)):
+        write_target(root / f"target{suffix}", embedding, kv_heads)
+        write_draft(root / f"draft{suffix}", embedding, one_step_rotation(frequencies), kv_heads)
 
 
 if __name__ == "__main__":

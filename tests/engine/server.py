@@ -17,7 +17,7 @@ START_TIMEOUT_S = 600
 COMMON = [
     "--device", "cpu", "--host", "127.0.0.1", "--dtype", "bfloat16", "--enable-metrics",
     "--mem-fraction-static", "0.5", "--max-total-tokens", "8192", "--max-running-requests", "8",
-    "--disable-cuda-graph", "--attention-backend", "torch_native",
+    "--disable-cuda-graph", "--attention-backend", "torch_native", "--sleep-on-idle",
 ]  # fmt: skip
 SPECULATION = [
     "--prefill-attention-backend", "intel_amx", "--decode-attention-backend", "intel_amx",
@@ -30,17 +30,27 @@ STOCK, LAUNCH = ["-m", "sglang.launch_server"], [str(HERE / "launch.py")]
 OVERLAP = {"TRITON_INTERPRET": "1"}
 ONE_CORE_A_RANK = {**OVERLAP, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 
+STATIC = [flag for flag in SPECULATION[:-2] if flag != "--speculative-adaptive"]
+TREE = [
+    *STATIC, "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "4", "--speculative-adaptive",
+    "--skip-server-warmup",  # it would draft, and the stand-in for the kernels builds chains only
+]  # fmt: skip
+
 MODES = {
     # mode: (entry, flags, environment); base, bare and sync are SGLang as it is
-    "base": (STOCK, [], {}),
+    "base": (STOCK, ["--api-key", "read", "--admin-api-key", "steer"], {}),
     "bare": (STOCK, [], {}),
+    "static": (STOCK, STATIC, {}),
+    "tree": (STOCK, TREE, {}),
     "sync": (STOCK, SPECULATION, {}),
     "overlap": (LAUNCH, SPECULATION, OVERLAP),
     "tp2": (LAUNCH, [*SPECULATION, "--tp", "2"], ONE_CORE_A_RANK),
     "dp2": (LAUNCH, [*SPECULATION, "--dp", "2"], ONE_CORE_A_RANK),
+    "tp4": (LAUNCH, [*SPECULATION, "--tp", "4"], {**OVERLAP, "SGLANG_CPU_OMP_THREADS_BIND": "0|0|1|1"}),
 }
-"""`base`: no speculation; `bare`: that, without the plugin; `sync`: speculation without the overlap
-scheduler; `overlap`: with it; `tp2`, `dp2`: with it, on two ranks."""
+"""`base`: no speculation, an API key and an admin key; `bare`: no speculation, no plugin; `static`:
+speculation at one depth; `tree`: with two candidates per position; `sync`: speculation without the overlap
+scheduler; `overlap`: with it; `tp2`, `dp2`, `tp4`: with it, on several ranks."""
 
 
 class ServerFailedError(Exception):
@@ -57,10 +67,10 @@ class Server:
         self.log_file = folder / "server.log"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        target = ["--model-path", str(models / "target")]
-        draft = (
-            ["--speculative-draft-model-path", str(models / "draft")] if SPECULATION[0] in mode_flags else []
-        )
+        suffix = "-kv4" if mode == "tp4" else ""
+        target = ["--model-path", str(models / f"target{suffix}")]
+        draft = ["--speculative-draft-model-path", str(models / f"draft{suffix}")]
+        draft = draft if SPECULATION[0] in mode_flags else []
         flags = [*target, *COMMON, *mode_flags, *draft, "--port", str(self.port), *flags]
         self._command = [str(python), *entry, *flags]
         self._environment = {
@@ -81,14 +91,20 @@ class Server:
             self._process = subprocess.Popen(
                 self._command, env=self._environment, stdout=log, stderr=log, start_new_session=True
             )
+        try:
+            self._wait_for_health()
+        except BaseException:  # an interrupted start must leave no server behind either
+            self.stop()
+            raise
+        return self
+
+    def _wait_for_health(self):
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while not self._healthy():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 tail = "\n".join(self.log().splitlines()[-30:])
-                self.stop()
                 raise ServerFailedError(f"the {self.mode} server did not come up:\n{tail}")
             time.sleep(0.25)
-        return self
 
     def stop(self):
         """End the whole process group."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import time
 
 import pytest
@@ -63,7 +64,9 @@ async def test_a_schedule_changes_the_depth_in_use_on_every_rank_and_no_token(se
 @in_modes(*SPECULATING)
 async def test_every_token_is_right_while_schedules_change_under_load(server, client):
     """Tables with all depths, one after another until twenty switches, under more load than fits at once."""
-    tables = itertools.cycle([[(1, 3), (3, 1)], [(1, 0)], [(1, 1), (2, 2), (4, 0)], [(1, 2)], [(1, 0), (2, 3)]])
+    tables = itertools.cycle(
+        [[(1, 3), (3, 1)], [(1, 0)], [(1, 1), (2, 2), (4, 0)], [(1, 2)], [(1, 0), (2, 3)]]
+    )
     before, first = await state_of(client), launches(server)
     codes, sequence = [], before["sequence"] or 0
     async with Load(client, concurrency=6) as load:
@@ -120,6 +123,25 @@ def fewest_switches(logs):
 
 def switches_of(log):
     return sum(a[1] != b[1] for a, b in itertools.pairwise(log))
+
+
+@pytest.mark.skipif(
+    os.environ.get("SPECGOV_TP4") != "1", reason="four ranks on a small machine: SPECGOV_TP4=1"
+)
+@in_modes("tp4")
+async def test_four_tensor_parallel_ranks_launch_the_same_steps(server, client):
+    """Depths 3 and 0 in turn under load, with a switch at every step in between: four equal sequences."""
+    before = launches(server)
+    async with Load(client, concurrency=4) as load:
+        for depth, probe in ((3, 0), (0, 3), (2, 1), (1, 2)):
+            plan = {"depth": probe, "every_steps": 2, "burst_steps": 1}
+            assert (await put(client, (1, depth), probe=plan)).json()["ranks_agree"] is True
+            await asyncio.sleep(2)
+    await settled(client)
+    first, *others = (since(server, before)[0, tp_rank] for tp_rank in range(4))
+    assert others == [first] * 3
+    assert switches_of(first) > 50
+    assert load.done > 4
 
 
 async def abort_one(client):

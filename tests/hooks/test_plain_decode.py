@@ -57,6 +57,7 @@ class Zero:
     def __init__(self, worker, *, gear="cold", prefill="cold"):
         self.worker = worker
         self.in_force = True
+        self.several_ranks = False
         self.gears = ("warm", "cold", "frozen")
         self.tensors = Tensors()
         self.lengths = KnownLengths()
@@ -490,6 +491,24 @@ def test_a_shortcut_that_fails_is_switched_off_and_sglangs_way_taken_in_the_same
     assert len(tries) == 1
     assert hooks._guard.errors == 1
     assert hooks._status.reason == "switched off after a failure: one-node verify input (ValueError('shape'))"
+
+
+def test_memory_that_ends_on_one_of_several_ranks_is_not_survived():
+    """The others would go on with other collectives, and hang; alone, SGLang's own way is taken."""
+
+    class OutOfMemoryError(RuntimeError):
+        pass
+
+    def full(batch):
+        raise OutOfMemoryError
+
+    hooks = make_hooks()
+    hooks._zero.tensors.verify_input = full
+    hooks._zero.several_ranks = True
+    with pytest.raises(OutOfMemoryError):
+        hooks.around_trivial_verify_input(sglang, WORKER, make_batch())
+    hooks._zero.several_ranks = False
+    assert hooks.around_trivial_verify_input(sglang, WORKER, make_batch())[0] == "SGLang's own"
 
 
 def test_a_count_that_fails_once_is_never_believed_again():

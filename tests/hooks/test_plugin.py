@@ -216,6 +216,25 @@ def test_why_there_is_nothing_to_govern_is_reported(no_speculation, reason):
     assert reason in result.internal_state["specgov"]["reason"]
 
 
+@pytest.mark.parametrize(("workers", "served"), [(1, True), (4, False)])
+def test_several_tokenizer_workers_are_not_served_and_the_log_says_why(monkeypatch, caplog, workers, served):
+    """Their HTTP processes load no plugin, so this one would serve nobody."""
+    registry = types.ModuleType("sglang.srt.plugins.hook_registry")
+    registered, routes = {}, []
+    registry.HookRegistry = make(register=lambda target, hook, _type: registered.update({target: hook}))
+    registry.HookType = make(BEFORE="before")
+    monkeypatch.setitem(sys.modules, "sglang.srt.plugins", types.ModuleType("sglang.srt.plugins"))
+    monkeypatch.setitem(sys.modules, registry.__name__, registry)
+    monkeypatch.setattr(ack_board, "create", lambda: None)
+    monkeypatch.setattr(ack_board, "unname", lambda: None)
+    monkeypatch.setattr(plugin, "_add_routes", lambda *given: routes.append(given))
+    plugin._hook_http_server(None)
+    (before_serving,) = registered.values()
+    before_serving(make(tokenizer_worker_num=workers), "tokenizer manager")
+    assert bool(routes) is served
+    assert ("several tokenizer workers" in caplog.text) is not served
+
+
 def test_the_switch_off_hooks_nothing(monkeypatch, caplog):
     """SPECGOV_DISABLE=1 is looked at before anything else."""
     monkeypatch.setenv("SPECGOV_DISABLE", "1")
@@ -250,7 +269,7 @@ def test_a_release_that_was_not_proven_is_not_hooked_but_says_so(monkeypatch, ca
 
 
 def test_an_http_server_of_another_shape_is_not_hooked(monkeypatch):
-    """Neither the scheduler, whose plans nobody could send then, nor the server: 404, and the log says why."""
+    """Nor the scheduler, whose plans nobody could send then: 404, and the log says why."""
     monkeypatch.setattr(plugin.compat, "sglang_version", lambda: plugin.compat.SUPPORTED[0])
     monkeypatch.setattr(plugin.compat, "check", lambda targets, _read: [f"{targets[-1].path} is missing"])
     monkeypatch.setattr(plugin, "_hook_http_server", None)

@@ -54,10 +54,11 @@ def test_an_interval_with_a_prefill_is_not_a_decode_step():
     """It is counted as skipped, and the next interval is clean again."""
     recorder = Recorder()
     decode(recorder, 1.0, [0])
-    recorder.prefill()
+    recorder.prefill(1.75)
     decode(recorder, 1.9, [0])
     decode(recorder, 2.0, [0])
     cell = only_cell(recorder)
+    assert (cell["after_prefill_steps"], cell["after_prefill_seconds"]) == (1, pytest.approx(0.15))
     assert (cell["skipped_prefill"], cell["timed_steps"]) == (1, 1)
     assert cell["timed_seconds"] == pytest.approx(0.1)
     assert recorder.prefill_batches == 1
@@ -88,7 +89,7 @@ def test_the_stale_step_of_finished_requests_yields_nothing_and_starts_an_idle_g
     recorder = Recorder()
     decode(recorder, 1.0, [1])
     decode(recorder, 1.1, [], batch_size=1)
-    recorder.prefill()
+    recorder.prefill(1.5)
     decode(recorder, 1.9, [1])
     cell = only_cell(recorder)
     assert (cell["steps"], cell["tokens"]) == (2, 4)

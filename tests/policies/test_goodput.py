@@ -11,45 +11,47 @@ from tests.policies.bench import BUILT, Bench
 
 
 def test_drafts_at_low_load_and_turns_off_at_high_load() -> None:
-    """From a cold start: depth 4 at 4 requests (3.0 / 7.3 ms beats 1 / 5.1), off at 256 (1 / 10.1 beats all)."""
+    """From a cold start: depth 4 at 4 requests (3.0 / 7.3 ms beats 1 / 5.1), off at 256 (1 / 10.1 ms)."""
     policy = Goodput()
-    bench = Bench(policy, batch=lambda t: 4 if t % 120 < 60 else 256).run(240)
+    bench = Bench(policy, batch=lambda t: 4 if t % 40 < 20 else 256).run(80)
     assert bench.schedule.arm_for(4) == Arm(4)
     assert bench.schedule.arm_for(256) == OFF_COLD
 
 
 def test_finds_the_strictly_better_arm_from_the_worst_start() -> None:
-    """At 256 requests off takes 10 ms and depth 4 53 ms for 3.0 tokens: off within 20 s, though it started at 4."""
+    """At 256 requests off takes 10 ms, depth 4 53 ms for 3.0 tokens: off within 20 s, from depth 4."""
     bench = Bench(Goodput(), batch=lambda _t: 256).run(20)
     assert bench.schedule.arm_for(256) == OFF_COLD
 
 
+@pytest.mark.slow
 def test_noise_alone_does_not_switch() -> None:
-    """Two arms of the same goodput, steps scattered by 10 %: no change in an hour."""
+    """Two arms of the same goodput, steps scattered by 10 %: no change in ten minutes."""
 
     def same(_batch: int, arm: Arm) -> float:
         return 0.01 * sum(0.5**j for j in range(arm.depth + 1))
 
     bench = Bench(
         Goodput(), batch=lambda _t: 32, p=lambda _t: 0.5, seconds=same, built=(Arm(1), Arm(2)), noise=0.1
-    ).run(3600)
+    ).run(600)
     changes = sum(d.reason is Reason.GOODPUT_BETTER for d in bench.decisions)
     assert changes == 0
 
 
+@pytest.mark.slow
 def test_probes_stay_below_one_percent_of_decode_time() -> None:
-    """Half an hour with load that moves through all sizes: at most 1 % of it is spent in probes."""
-    bench = Bench(Goodput(), batch=lambda t: 1 + int(t / 7) * 13 % 200).run(1800)
+    """Ten minutes with load that moves through all sizes: at most 1 % of them is spent in probes."""
+    bench = Bench(Goodput(), batch=lambda t: 1 + int(t / 7) * 13 % 200).run(600)
     assert 0 < bench.probe_s / bench.spent_s <= 0.01
 
 
+@pytest.mark.slow
 def test_follows_acceptance_that_drifts_every_five_minutes() -> None:
-    """p between 0.745 and 0.1 at 24 requests: depth 4 in the good phases, off in the bad, regret under 2 %."""
+    """p 0.745 and 0.1 in turn at 24 requests: drafting in the good phases only, regret under 2 %."""
     bench = Bench(Goodput(), batch=lambda _t: 24, p=lambda t: 0.745 if t % 600 < 300 else 0.1)
-    arms = [bench.run(290).schedule.arm_for(24), bench.run(300).schedule.arm_for(24)]
-    assert arms[0].depth >= 2
-    assert arms[1].depth == 0
-    assert bench.run(1210).regret < 0.02
+    arms = [bench.run(n).schedule.arm_for(24) for n in (290, 300, 310)]
+    assert [arm.depth > 0 for arm in arms] == [True, False, True]
+    assert bench.regret < 0.02
 
 
 def test_the_decisions_of_a_recording_are_reproduced_bit_for_bit() -> None:
@@ -107,29 +109,42 @@ def test_starts_with_what_the_engine_runs() -> None:
     assert decision.schedule == Schedule.constant(Arm(2))
 
 
-def test_an_arm_that_meets_the_objective_is_kept_and_one_that_misses_it_is_left() -> None:
-    """At 24 requests depth 4 takes 3.3 ms a token, depth 1 3.8: 4 ms keeps depth 1, 3.6 ms leaves it."""
-    kept = Bench(
-        Goodput(GoodputParams(tpot_objective_s=0.0055)),
-        batch=lambda _t: 24, schedule=Schedule.constant(Arm(1)), built=(Arm(1), Arm(2)),
-        seconds=lambda _b, a: 0.0080 if a.depth == 1 else 0.0102,
-    ).run(60)  # fmt: skip
-    left = Bench(
-        Goodput(GoodputParams(tpot_objective_s=0.0045)),
-        batch=lambda _t: 24, schedule=Schedule.constant(Arm(1)), built=(Arm(1), Arm(2)),
-        seconds=lambda _b, a: 0.0080 if a.depth == 1 else 0.0102,
-    ).run(60)  # fmt: skip
-    assert kept.schedule.arm_for(24) == Arm(1)
-    assert left.schedule.arm_for(24) == Arm(2) or left.schedule.arm_for(24) == Arm(1)
+@pytest.mark.parametrize(("objective_s", "depth"), [(0.0060, 1), (0.0040, 2)])
+def test_an_arm_that_meets_the_objective_is_kept_and_one_that_misses_it_is_left(
+    objective_s: float, depth: int
+) -> None:
+    """Depth 1 takes 8.0 ms for 1.745 tokens, 4.58 ms each; depth 2 takes 10.2 for 2.30, 4.43: 3 % faster.
+
+    With the objective met that is no reason to change (5 times the margin of 1 % are asked); missed, it is.
+    """
+    bench = Bench(
+        Goodput(GoodputParams(tpot_objective_s=objective_s)),
+        batch=lambda _t: 24,
+        schedule=Schedule.constant(Arm(1)),
+        built=(Arm(1), Arm(2)),
+        seconds=lambda _b, arm: 0.0080 if arm.depth == 1 else 0.0102,
+    )
+    bench.policy.import_state(known(Arm(1), 0.0080, Arm(2), 0.0102))
+    assert bench.run(10).schedule.arm_for(24) == Arm(depth)
 
 
-def test_no_probe_while_the_batch_drains() -> None:
-    """Batch size falls from 100 to 10 with nobody waiting: no new probe is asked for."""
+def known(one: Arm, one_s: float, other: Arm, other_s: float) -> dict[str, object]:
+    """A state in which both arms were timed at 24 requests, a thousand steps each."""
+    cells = [[24, a.depth, "on", 1000.0, s, 0.001, 24.0, 300.0] for a, s in ((one, one_s), (other, other_s))]
+    state = Goodput().export_state()
+    cost = {"cells": cells, "slopes": [], "context_tokens_per_request": 300.0}
+    seen = {"hits": [3000.0, 2200.0], "exposed": [4000.0, 3000.0]}
+    return {**state, "step_cost": cost, "acceptance": {**state["acceptance"], **seen}}
+
+
+@pytest.mark.parametrize(("after", "probes"), [(100, True), (10, False)])
+def test_no_probe_while_the_batch_drains(after: int, *, probes: bool) -> None:
+    """From 100 requests to 10 with nobody waiting no new probe is asked for; at 100 again one is."""
     policy = Goodput()
-    bench = Bench(policy, batch=lambda t: 100 if t < 3 else 10).run(3)
+    bench = Bench(policy, batch=lambda t: 100 if t < 1 else after).run(1)
     policy.prober.abandon()
-    decision = bench.run(1).decisions[-1]
-    assert decision.probe is None
+    bench.probe, bench.left = None, 0
+    assert (bench.run(1).decisions[-1].probe is not None) is probes
 
 
 def test_no_probe_with_a_share_of_zero() -> None:
@@ -139,7 +154,8 @@ def test_no_probe_with_a_share_of_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [{"min_gain": -0.1}, {"confidence": -1.0}, {"tpot_objective_s": 0.0}, {"min_gain": float("nan")}]
+    "params",
+    [{"min_gain": -0.1}, {"confidence": -1.0}, {"tpot_objective_s": 0.0}, {"min_gain": float("nan")}],
 )
 def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
     """The error names the parameter."""

@@ -167,10 +167,10 @@ def _caption(settings: DemoSettings, report: dict[str, Any]) -> str:
     )
     rehearsed = "" if settings.knowledge is None else f", which had seen {SECONDS:.0f} s of such a load"
     return (
-        f"Simulated, from step times in profile {settings.profile.name} ({measured}). Always on: depth"
-        f" {report['always_on_depth']}. {report['requests']} requests; the other two columns replay exactly"
-        f" the arrivals of the governed run. {report['switches']} changes of depth by policy"
-        f" {settings.policy}{rehearsed}."
+        f"Simulated, from step times in profile {settings.profile.name} ({measured})."
+        f" On and off: always; on is depth {report['always_on_depth']}."
+        f" {report['requests']} requests; on and off replay exactly the arrivals of the governed run."
+        f" {report['switches']} changes of depth by policy {settings.policy}{rehearsed}."
     )
 
 

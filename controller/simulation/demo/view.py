@@ -82,11 +82,11 @@ def outcome_table(comparison: Sequence[dict[str, Any]], caption: str) -> Table:
     """Output tokens per second and median TPOT, by phase and arm."""
     arms = list(comparison[0]["arms"])
     table = Table(title="Output tok/s and median TPOT (ms): the same arrivals", caption=caption)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for unit in ("tok/s", "ms"):
         for arm in arms:
             style = "bold green" if arm == "governed" else None
-            table.add_column(f"{arm.replace('_', ' ')}\n{unit}", justify="right", style=style)
+            table.add_column(f"{arm.removeprefix('always_')}\n{unit}", justify="right", style=style)
     for row in comparison:
         figures = [row["arms"][arm] for arm in arms]
         speeds = [f"{f['output_tok_s']:.0f}" for f in figures]

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from policies.crash_loop import CrashLoop, CrashLoopParams
+from policies.freeze import Freeze
+from policies.types import (
+    OFF_COLD,
+    Action,
+    Arm,
+    CellDelta,
+    Decision,
+    Directive,
+    Mode,
+    Observation,
+    Reason,
+    Row,
+    Schedule,
+)
+from policies.verification import VerificationParams, Verified
+
+BUILT = (OFF_COLD, Arm(1), Arm(3))
+DEEP, SHALLOW = Schedule.constant(Arm(3)), Schedule.constant(Arm(1))
+
+
+class Script:
+    """Proposes what it was told last."""
+
+    name = "script"
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def decide(self, observation: Observation) -> Decision:
+        return Decision(Action.GOVERN, Reason.FIXED, "as told", self.schedule)
+
+
+def tick(now_s: float, arm: Arm, tok_s: float, batch: int = 8, **more: object) -> Observation:
+    """100 steps at `batch`, all drafts accepted, that bring so many tokens a second."""
+    step_s = batch * (1 + arm.depth) / tok_s
+    n = 100 * batch
+    counts = (0,) * arm.depth + (n,)
+    cell = CellDelta(
+        batch, arm, 100, n, n * (1 + arm.depth), counts, (0,) * len(counts), 100, 100 * step_s,
+        100 * step_s**2, n, n * 300,
+    )  # fmt: skip
+    return Observation(now_s=now_s, built=BUILT, cells=(cell,), **more)
+
+
+def changed(rate_after: float) -> tuple[Verified, Script, list[Decision]]:
+    """Ten ticks of depth 1 at 1000 tok/s, then a change to depth 3 and ten ticks at `rate_after`."""
+    script = Script(SHALLOW)
+    guard = Verified(script)
+    for t in range(10):
+        guard.decide(tick(t, Arm(1), 1000.0))
+    script.schedule = DEEP
+    guard.decide(tick(10, Arm(1), 1000.0))
+    return guard, script, [guard.decide(tick(11 + t, Arm(3), rate_after)) for t in range(10)]
+
+
+def test_a_change_that_lowers_the_rate_is_taken_back_and_its_arm_rests() -> None:
+    """800 tok/s after 1000: the old schedule comes back after 5 ticks, and depth 3 is held for 60 s."""
+    guard, _, after = changed(800.0)
+    taken = [d for d in after if d.reason is Reason.ROLLED_BACK]
+    assert [d.schedule for d in taken] == [SHALLOW]
+    assert taken[0].evidence["before_tok_s"] == pytest.approx(1000.0)
+    assert taken[0].evidence["after_tok_s"] == pytest.approx(800.0)
+    assert guard.decide(tick(30, Arm(1), 1000.0)).reason is Reason.ARM_RESTING
+    assert guard.decide(tick(80, Arm(1), 1000.0)).schedule == DEEP
+
+
+def test_a_change_that_brings_more_stays() -> None:
+    """1100 tok/s after 1000."""
+    _, _, after = changed(1100.0)
+    assert all(d.schedule == DEEP for d in after)
+
+
+def test_a_loss_within_the_tolerance_stays() -> None:
+    """970 tok/s after 1000 is less than 5 % lower."""
+    _, _, after = changed(970.0)
+    assert all(d.reason is not Reason.ROLLED_BACK for d in after)
+
+
+def test_the_second_failure_rests_twice_as_long() -> None:
+    """60 s, then 120 s."""
+    guard, _, _ = changed(800.0)
+    for t in range(80, 95):
+        guard.decide(tick(t, Arm(1) if t < 81 else Arm(3), 1000.0 if t < 81 else 800.0))
+    assert guard._rests[5, Arm(3)].next_s == 240.0
+
+
+def test_only_the_bucket_where_it_failed_is_kept_from_an_arm() -> None:
+    """Depth 3 failed at 8 requests; a proposal of it everywhere passes, except for 8 to 11 requests."""
+    guard, script, _ = changed(800.0)
+    script.schedule = Schedule((Row(1, Arm(3)), Row(64, OFF_COLD)))
+    decision = guard.decide(tick(30, Arm(1), 1000.0))
+    arms = {n: decision.schedule.arm_for(n) for n in (4, 8, 11, 12, 64)}
+    assert arms == {4: Arm(3), 8: Arm(1), 11: Arm(1), 12: Arm(3), 64: OFF_COLD}
+
+
+def test_verification_needs_ticks_of_the_bucket() -> None:
+    """The load has moved to 64 requests: nothing is compared, nothing is taken back."""
+    script = Script(SHALLOW)
+    guard = Verified(script, VerificationParams(patience_s=20.0))
+    for t in range(10):
+        guard.decide(tick(t, Arm(1), 1000.0))
+    script.schedule = DEEP
+    guard.decide(tick(10, Arm(1), 1000.0))
+    later = [guard.decide(tick(11 + t, Arm(3), 1.0, batch=64)) for t in range(30)]
+    assert all(d.schedule == DEEP for d in later)
+    assert guard._trial is None
+
+
+def test_three_restarts_pin_off_for_an_hour() -> None:
+    """Restarts at 10, 20 and 30 s: off until 3630 s, then the policy again."""
+    guard = CrashLoop(Script(DEEP))
+    reasons = {}
+    epochs = {0: 0, 10: 1, 20: 2, 30: 3}
+    for t in range(0, 3700, 10):
+        epoch = max(e for s, e in epochs.items() if s <= t)
+        reasons[t] = guard.decide(Observation(now_s=t, built=BUILT, engine_epoch=epoch))
+    assert reasons[20].schedule == DEEP
+    assert reasons[30].reason is Reason.CRASH_LOOP
+    assert reasons[30].schedule == Schedule.constant(OFF_COLD)
+    assert reasons[3620].reason is Reason.CRASH_LOOP
+    assert reasons[3630].schedule == DEEP
+
+
+def test_restarts_far_apart_are_no_loop() -> None:
+    """Three within an hour, but never within 900 s."""
+    guard = CrashLoop(Script(DEEP))
+    for t in range(0, 3600, 10):
+        decision = guard.decide(Observation(now_s=t, built=BUILT, engine_epoch=t // 1200))
+        assert decision.schedule == DEEP
+
+
+def test_a_crash_loop_without_depth_0_hands_back() -> None:
+    """Off cannot be had: SGLang's own policy rules."""
+    guard = CrashLoop(Script(DEEP), CrashLoopParams(restarts=1))
+    guard.decide(Observation(now_s=0.0, built=(Arm(3),)))
+    decision = guard.decide(Observation(now_s=1.0, built=(Arm(3),), engine_epoch=1))
+    assert (decision.action, decision.reason) == (Action.RELEASE, Reason.CRASH_LOOP)
+
+
+@pytest.mark.parametrize(
+    ("mode", "start", "wanted", "passes"),
+    [
+        (Mode.NO_DEEPER, SHALLOW, DEEP, False),
+        (Mode.NO_DEEPER, DEEP, SHALLOW, True),
+        (Mode.NO_SHALLOWER, SHALLOW, DEEP, True),
+        (Mode.NO_SHALLOWER, DEEP, SHALLOW, False),
+        (Mode.AUTO, SHALLOW, DEEP, True),
+    ],
+)
+def test_a_frozen_direction_holds(mode: Mode, start: Schedule, wanted: Schedule, *, passes: bool) -> None:
+    """Only changes of the direction that the operator has frozen are held, with who and why."""
+    script = Script(start)
+    guard = Freeze(script)
+    order = Directive(mode, reason="load test", actor="ada")
+    observation = Observation(now_s=0.0, built=BUILT, directive=order)
+    guard.decide(observation)
+    script.schedule = wanted
+    decision = guard.decide(dataclasses.replace(observation, now_s=1.0))
+    if passes:
+        assert decision.schedule == wanted
+    else:
+        assert (decision.action, decision.reason) == (Action.HOLD, Reason.FREEZE)
+        assert "ada: load test" in decision.detail
+
+
+@pytest.mark.parametrize("params", [{"tolerance": 2.0}, {"ticks": 1}, {"rest_s": 0.0}])
+def test_verification_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
+    """The error names the parameter."""
+    with pytest.raises(ValueError, match=next(iter(params))):
+        VerificationParams(**params)

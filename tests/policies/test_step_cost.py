@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from policies.step_cost import KNOTS, StepCost, StepCostParams, interpolation, timing
+from policies.types import OFF_COLD, OFF_WARM, Arm, CellDelta
+
+ARMS = (OFF_COLD, OFF_WARM, Arm(1), Arm(2), Arm(4))
+
+
+def cell(batch: int, arm: Arm, ms: float, steps: int = 100, context: int = 300, bucket: int = 0) -> CellDelta:
+    s = ms / 1000
+    return CellDelta(
+        bucket or max(k for k in KNOTS if k <= batch), arm, steps, steps * batch, steps * batch, (), (),
+        steps, steps * s, steps * s * s, steps * batch, steps * batch * context,
+    )  # fmt: skip
+
+
+def at(cost: StepCost, batch: float, arm: Arm) -> tuple[float, float]:
+    """Milliseconds and relative error."""
+    field = cost.field(ARMS)
+    a = field.arms.index(arm)
+    mean, covariance = field.at([batch])
+    return 1000 * math.exp(mean[0, a]), math.sqrt(covariance[0, a, a])
+
+
+def test_a_timed_cell_is_known_and_a_distant_one_is_not() -> None:
+    """10 ms at 32 requests are known to 1 %; 512 requests only to 50 % or worse."""
+    cost = StepCost()
+    cost.observe([cell(32, Arm(2), 10.0)], 1.0)
+    here, error = at(cost, 32, Arm(2))
+    assert here == pytest.approx(10.0, rel=0.01)
+    assert error < 0.015
+    assert at(cost, 512, Arm(2))[1] > 0.5
+
+
+def test_neighbouring_depths_share_what_is_known() -> None:
+    """Depth 2 takes 10 ms: depth 1 and 4 are expected around it, less surely, and in order."""
+    cost = StepCost()
+    cost.observe([cell(32, Arm(2), 10.0)], 1.0)
+    one, two, four = (at(cost, 32, Arm(d)) for d in (1, 2, 4))
+    assert one[0] < two[0] < four[0] < 2 * one[0]
+    assert two[1] < one[1] < 0.25
+    assert two[1] < four[1] < 0.35
+
+
+def test_a_staircase_is_not_smoothed_away() -> None:
+    """8.3 ms at 128 requests, 18.9 ms at 256 (measured on an H200): both are kept to 2 %."""
+    cost = StepCost()
+    for _ in range(10):
+        cost.observe([cell(128, OFF_COLD, 8.3), cell(256, OFF_COLD, 18.9)], 1.0)
+    assert at(cost, 128, OFF_COLD)[0] == pytest.approx(8.3, rel=0.02)
+    assert at(cost, 256, OFF_COLD)[0] == pytest.approx(18.9, rel=0.02)
+
+
+def test_one_stall_among_many_steps_is_left_out() -> None:
+    """99 steps of 10 ms and one of 2 s: 10 ms, not the mean of 29.9."""
+    steps = [0.010] * 99 + [2.0]
+    stalled = CellDelta(
+        32, Arm(2), 100, 3200, 3200, (), (), 100, sum(steps), sum(s * s for s in steps), 3200, 0
+    )
+    assert timing(stalled).mean_s == pytest.approx(0.010, rel=0.01)
+
+
+def test_a_tick_far_from_its_history_counts_only_within_its_error() -> None:
+    """After 1000 steps of 10 ms one tick of 100 ms moves the estimate by less than 10 %."""
+    cost = StepCost()
+    for _ in range(10):
+        cost.observe([cell(32, Arm(2), 10.0)], 1.0)
+    cost.observe([cell(32, Arm(2), 100.0)], 1.0)
+    assert at(cost, 32, Arm(2))[0] < 11.0
+
+
+def test_a_lasting_change_raises_the_alarm_and_is_learned() -> None:
+    """From 10 to 14 ms: alarm within 10 ticks, learned to 5 % within 20."""
+    cost = StepCost()
+    for _ in range(60):
+        assert not cost.observe([cell(32, Arm(2), 10.0)], 1.0)
+    alarms = [cost.observe([cell(32, Arm(2), 14.0)], 1.0) for _ in range(20)]
+    assert any(alarms[:10])
+    assert at(cost, 32, Arm(2))[0] == pytest.approx(14.0, rel=0.05)
+
+
+def test_context_that_grows_moves_what_was_timed_before() -> None:
+    """Depth 2 is seen at 300 and 1300 tokens a request (10 and 12 ms at 32): 2 ms per 32000 tokens.
+
+    Depth 4 was timed at 300 only; with 1300 in force its estimate goes up too.
+    """
+    cost = StepCost()
+    cost.observe([cell(32, Arm(4), 13.0)], 1.0)
+    for i in range(200):
+        context = 300 + 1000 * (i % 2)
+        cost.observe([cell(32, Arm(2), 10.0 + 2.0 * (i % 2), context=context)], 1.0)
+    for _ in range(60):
+        cost.observe([cell(32, Arm(2), 12.0, context=1300)], 1.0)
+    slope = cost.context_slope(Arm(2))
+    assert slope == pytest.approx(0.002 / 32000, rel=0.35)
+    assert at(cost, 32, Arm(4))[0] > 13.5
+
+
+def test_steps_after_a_prefill_are_used_when_there_are_no_clean_ones() -> None:
+    """4 steps of 10 ms after prefills, none clean: 10 ms, with the weight of two."""
+    rough = CellDelta(256, OFF_COLD, 4, 1024, 1024, (), (), 0, 0.0, 0.0, 0, 0, 4, 0.04)
+    assert timing(rough).mean_s == pytest.approx(0.010)
+    assert timing(rough).steps == 2
+
+
+def test_between_two_knots_the_line_is_straight_in_logarithms() -> None:
+    """40 lies log2(40/32) / log2(48/32) = 0.550 of the way from 32 to 48."""
+    knot, weight = interpolation(40)
+    assert KNOTS[knot] == 32
+    assert weight == pytest.approx(0.5503, abs=1e-4)
+
+
+def test_memory_is_bounded_by_buckets_times_arms() -> None:
+    """A thousand ticks over every bucket and arm leave 20 * 5 cells."""
+    cost = StepCost()
+    rng = np.random.default_rng(1)
+    for _ in range(1000):
+        batch = int(rng.choice(KNOTS))
+        cost.observe([cell(batch, ARMS[int(rng.integers(5))], 10.0)], 1.0)
+    assert len(cost.cells) <= len(KNOTS) * len(ARMS)
+
+
+def test_parameters_must_be_positive() -> None:
+    """The error names the parameter."""
+    with pytest.raises(ValueError, match="floor must be > 0"):
+        StepCostParams(floor=0.0)

@@ -1,0 +1,90 @@
+"""The support matrix and the report on the newest release."""
+
+import json
+
+from sglang_hooks.releases import PLAIN_DECODE, SUPPORTED
+from tests.engine.run_record import merge
+from tests.releases import latest, matrix
+from tests.releases.source_check import SourceCheck
+
+NOTHING_RAN = {version: {"governing": [], "plain_decode": []} for version in SUPPORTED}
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_page_is_up_to_date_with_what_was_recorded():
+    """`python -m tests.releases` makes it so."""
+    assert matrix.current() == matrix.PAGE.read_text()
+
+
+def test_the_records_are_of_supported_releases_only():
+    """Each has its source read; runs are of no other release."""
+    assert tuple(json.loads(matrix.SOURCE.read_text())) == SUPPORTED
+    assert set(json.loads(matrix.RUNS.read_text())) <= set(SUPPORTED)
+
+
+def test_what_did_not_run_is_said_not_to_have_run():
+    """No record, no claim."""
+    for line in matrix.table(NOTHING_RAN, {}).splitlines()[2:]:
+        governing, plain_decode, *runs = cells(line)[1:6]
+        assert governing == "all there"
+        assert plain_decode.startswith("all there; ")
+        assert runs == ["not run"] * 3
+
+
+def test_plain_decoding_is_used_only_where_it_ran():
+    """On the CPU engine or on a GPU, with no test failed."""
+    runs = json.loads(matrix.RUNS.read_text())
+    for version in PLAIN_DECODE:
+        cpu = runs[version].get("cpu", {}).values()
+        assert cpu or runs[version].get("gpu")
+        assert not any(counts["failed"] for counts in cpu)
+
+
+def test_differing_names_and_failed_tests_are_shown():
+    """A run that failed is not hidden among those that passed."""
+    source = NOTHING_RAN | {"0.5.16": {"governing": [], "plain_decode": ["a takes (x)", "b is missing"]}}
+    runs = {"0.5.16": {"plugin": {"hooks": 4}, "cpu": {"tp2": {"passed": 7, "failed": 1}}}}
+    row = cells(matrix.table(source, runs).splitlines()[2])
+    assert row == [
+        "0.5.16",
+        "all there",
+        "2 differ; not used, never run",
+        "4 hooks applied",
+        "tp2: 7 passed, **1 failed**",
+        "not run",
+        "1",
+    ]
+
+
+def test_a_newest_release_that_fits_leads_to_running_it():
+    """Status 0, and the next step."""
+    lines, status = latest.report("9.9.9", SourceCheck((), ()))
+    assert status == 0
+    assert lines[-1].startswith("next: SPECGOV_ENGINE_SGLANG=9.9.9 make test-engine")
+
+
+def test_a_newest_release_that_breaks_says_what_and_at_what_cost():
+    """Status 1 with each name."""
+    lines, status = latest.report("9.9.9", SourceCheck(("a is missing",), ("b takes (x)",)))
+    assert status == 1
+    assert lines[1:] == [
+        "governing: 1 names differ, the plugin would hook nothing",
+        "  a is missing",
+        "plain decoding: 1 names differ, depth 0 would stay SGLang's own",
+        "  b takes (x)",
+    ]
+
+
+def test_a_session_replaces_the_modes_that_it_ran_and_keeps_the_others():
+    """Counts are of whole sessions, never added up."""
+    record = {"cpu": {"tp2": {"passed": 3, "failed": 0}, "sync": {"passed": 9, "failed": 0}}}
+    merge(
+        record, {"sync": {"passed": 1, "failed": 2}, "own servers": {"passed": 1, "failed": 0}}, {"hooks": 13}
+    )
+    assert record == {
+        "cpu": {"tp2": {"passed": 3, "failed": 0}, "sync": {"passed": 1, "failed": 2}},
+        "plugin": {"hooks": 13},
+    }
