@@ -121,7 +121,7 @@ async def test_a_read_only_database_is_said_and_written_when_it_is_not_any_more(
 
 
 async def test_a_disk_that_hangs_stops_neither_control_nor_orders(trial, monkeypatch):
-    """No write returns for 20 turns: renewed all the while, an order is answered at once, and all is written."""
+    """No write returns for 20 turns: leases and orders go on, and at last all of it is written."""
     monkeypatch.setattr(wiring, "RECORD_PATIENCE_S", 0.05)
     monkeypatch.setattr(sidecar_module, "WRITE_PATIENCE_S", 0.05)
     t = await trial()

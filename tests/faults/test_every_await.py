@@ -101,7 +101,7 @@ async def test_killed_at_every_await_of_a_turn(make, clock, tmp_path, renewing):
 
 @pytest.mark.slow
 async def test_cancelled_at_every_await_of_a_turn(make, clock, tmp_path):
-    """The process goes on (a shutdown that is called off, a fault of ours): the next turn is as good as new."""
+    """The process goes on, a shutdown was called off: the next turn is as good as new."""
     awaits = await count_awaits(make, tmp_path / "count.db", clock)
     for cut_at in range(awaits):
         bench = await prepare(make, tmp_path / f"{cut_at}.db", clock)

@@ -41,7 +41,7 @@ SERIES = {
     "negative": ((f"{RUNNING} -1.0", f"{QUEUE} 0.0", *REST), "schema"),
     "infinite": ((f"{RUNNING} +Inf", f"{QUEUE} 0.0", *REST), "schema"),
     "twice": (
-        (f"{RUNNING} 4.0", f'sglang:num_running_reqs{{tp_rank="1"}} 90.0', f"{QUEUE} 0.0", *REST),
+        (f"{RUNNING} 4.0", 'sglang:num_running_reqs{tp_rank="1"} 90.0', f"{QUEUE} 0.0", *REST),
         "schema",
     ),
     "no_number": ((f"{RUNNING} many", f"{QUEUE} 0.0", *REST), "schema"),

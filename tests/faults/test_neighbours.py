@@ -29,7 +29,7 @@ async def test_of_two_sidecars_one_governs_and_the_other_says_so(trial, tmp_path
     )
     for _ in range(20):
         await first.run(1)
-        assert await second.run(1) == {"foreign_lease"}
+        assert "foreign_lease" in await second.run(1)
     assert {put["holder"] for put in first.engine.puts} == {"a"}
     assert "foreign_lease" in second.bench.conditions()
     assert first.bench.conditions() == set()
