@@ -99,7 +99,8 @@ def _checked(python):
 
 
 def _run(command, failure):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    words, environment = [str(word) for word in command], {**os.environ, "PYTHONPATH": str(HERE / "stubs")}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
         raise EngineUnavailableError(f"{failure}; {REMEDY}\n{tail}")
