@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-e2e test-engine compat-latest bench-gpu lint format clean
+.PHONY: help setup demo test test-fast test-e2e test-engine compat-latest bench bench-regret bench-gpu lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,16 @@ test-engine: $(STAMP)  ## the real SGLang on CPU (installs it once into its own 
 
 compat-latest: $(STAMP)  ## what the newest SGLang release on the index would break (a job for a schedule)
 	@$(BIN)/python -m tests.releases.latest
+
+bench: $(STAMP)  ## what the hook costs a decode step; how fast and how true the simulator is; the published case
+	$(BIN)/python -m tests.hooks.hook_cost
+	$(BIN)/python -m tests.benchmarks.simulator_speed --seconds 600
+	$(BIN)/python -m tests.benchmarks.simulator_error
+	$(BIN)/python -m tests.benchmarks.published_case
+
+TRACE ?= build/AzureLLMInferenceTrace_code.csv
+bench-regret: $(STAMP)  ## decode time that goodput wastes, on an Azure trace (TRACE=file): about an hour
+	$(BIN)/python -m tests.benchmarks.regret --trace $(TRACE) --out build/replay
 
 GPU_WORK ?= build/gpu
 bench-gpu: $(STAMP)  ## what a GPU machine needs to run tests/gpu, into .gpu (see its README; downloads 460 MB)

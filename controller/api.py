@@ -15,17 +15,30 @@ from starlette.exceptions import HTTPException
 from controller.api_docs import docs_page
 from controller.api_models import DecisionPage, DecisionRow, ErrorBody, Kind, OverrideBody, Printable
 from controller.errors import OverrideError
+from controller.limits import add_limits
+from controller.refusals import refusal
 from controller.sidecar import Sidecar
+from controller.tokens import TokenSource
 from sglang_hooks import __version__
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody, "description": text}
     for code, text in {
         401: "The bearer token is missing or wrong",
+        403: "Without a token, orders are taken at localhost only",
         409: "The order cannot be carried out by a sidecar that runs dry",
-        413: "The body is too large",
         422: "A field breaks its rule",
     }.items()
+}
+LIMITS: dict[int | str, str] = {
+    408: "The body takes too long",
+    413: "The body is too large",
+    429: "Too many requests; `retry-after` says when to come again",
+}
+NEXT_PAGE = {
+    "operationId": "decisions_v1_decisions_get",
+    "parameters": {"before": "$response.body#/next_before"},
+    "description": "The page after this one, unless `next_before` is null",
 }
 log = logging.getLogger(__name__)
 Protect = Callable[[Request], Awaitable[None]]
@@ -39,13 +52,14 @@ def create_app(sidecar: Sidecar) -> FastAPI:
         summary="Decides, live, how deep an SGLang server should speculate",
         docs_url=None,
         redoc_url=None,
+        responses={code: {"model": ErrorBody, "description": text} for code, text in LIMITS.items()},
     )
     _add_errors(app)
-    _add_limits(app, sidecar.settings.api.max_body_bytes)
+    add_limits(app, sidecar.settings.api, sidecar.clock)
     _add_probes(app, sidecar)
     reads = _reads(sidecar)
     _add_views(app, sidecar, reads)
-    _add_override(app, sidecar, reads, _bearer(sidecar))
+    _add_override(app, sidecar, reads, _bearer(sidecar.token))
     return app
 
 
@@ -55,26 +69,25 @@ def reads_guard(sidecar: Sidecar) -> params.Depends:
     return found
 
 
-def error(status: int, message: str, field: str | None = None) -> JSONResponse:
-    """A refusal in the one shape that all have."""
-    headers = {"www-authenticate": "Bearer"} if status == 401 else None
-    return JSONResponse({"error": {"field": field, "message": message}}, status, headers)
-
-
 async def _open(_request: Request) -> None:
     """No token is asked for."""
 
 
 def _reads(sidecar: Sidecar) -> Protect:
-    return _bearer(sidecar) if sidecar.settings.api.protect_reads else _open
+    if not sidecar.settings.api.protect_reads:
+        return _open
+    return _bearer(sidecar.token, sidecar.read_token)
 
 
-def _bearer(sidecar: Sidecar) -> Protect:
+def _bearer(*accepted: TokenSource) -> Protect:
+    """Ask for one of the tokens; none is asked for where none is configured, an empty file opens nothing."""
+
     async def check(request: Request) -> None:
-        if sidecar.token.get() is None:
+        if not any(token.configured for token in accepted):
             return
         scheme, _, presented = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not sidecar.token.matches(presented.strip()):
+        matching = [token.matches(presented.strip()) for token in accepted]
+        if scheme.lower() != "bearer" or not any(matching):
             raise HTTPException(401, "a valid bearer token is needed: Authorization: Bearer TOKEN")
 
     return check
@@ -83,53 +96,36 @@ def _bearer(sidecar: Sidecar) -> Protect:
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def refused(_request: Request, fault: HTTPException) -> JSONResponse:
-        return error(fault.status_code, str(fault.detail))
+        return refusal(fault.status_code, str(fault.detail))
 
     @app.exception_handler(OverrideError)
     async def impossible(_request: Request, fault: OverrideError) -> JSONResponse:
-        return error(409 if fault.field is None else 422, str(fault), fault.field)
+        return refusal(409 if fault.field is None else 422, str(fault), fault.field)
 
     @app.exception_handler(Exception)
     async def failed(_request: Request, fault: Exception) -> JSONResponse:
         log.error("a request failed", exc_info=fault, extra={"repeat_key": "request"})
-        return error(500, "this is a fault of the sidecar; see its log")
+        return refusal(500, "this is a fault of the sidecar; see its log")
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, fault: RequestValidationError) -> JSONResponse:
         first = fault.errors()[0]
         field = ".".join(str(part) for part in first["loc"][1:]) or None
-        return error(422, f"{field or 'body'}: {first['msg']}", field)
-
-
-def _add_limits(app: FastAPI, max_body_bytes: int) -> None:
-    @app.middleware("http")
-    async def bounded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        size = 0
-        chunks = []
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > max_body_bytes:
-                return error(413, f"the body must be at most {max_body_bytes} bytes")
-            chunks.append(chunk)
-        request._body = b"".join(chunks)  # noqa: SLF001  where Starlette keeps a body that was read
-        answer = await call_next(request)
-        answer.headers["cache-control"] = "no-store"
-        answer.headers["x-content-type-options"] = "nosniff"
-        return answer
+        return refusal(422, f"{field or 'body'}: {first['msg']}", field)
 
 
 def _add_probes(app: FastAPI, sidecar: Sidecar) -> None:
     @app.get("/healthz", tags=["probes"], responses={503: {"model": ErrorBody}})
     async def healthz() -> Response:
         """200 while the control loop turns, whatever the engine does."""
-        return (
-            JSONResponse({"ok": True}) if sidecar.healthy() else error(503, "the control loop does not turn")
-        )
+        if not sidecar.healthy():
+            return refusal(503, "the control loop does not turn")
+        return JSONResponse({"ok": True})
 
     @app.get("/readyz", tags=["probes"], responses={503: {"model": ErrorBody}})
     async def readyz() -> Response:
         """200 once the first turn is done, also while SGLang is away."""
-        return JSONResponse({"ok": True}) if sidecar.loop.last else error(503, "no turn is done yet")
+        return JSONResponse({"ok": True}) if sidecar.loop.last else refusal(503, "no turn is done yet")
 
     @app.get("/metrics", tags=["probes"], response_class=Response)
     async def metrics() -> Response:
@@ -159,7 +155,12 @@ def _add_views(app: FastAPI, sidecar: Sidecar, reads: Protect) -> None:
         """The policy in force, its parameters and schedule, and the shadow policy."""
         return sidecar.policy()
 
-    @app.get("/v1/decisions", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})
+    @app.get(
+        "/v1/decisions",
+        tags=["views"],
+        dependencies=guard,
+        responses={401: REFUSALS[401], 200: {"links": {"next": NEXT_PAGE}}},
+    )
     def decisions(
         before: Annotated[
             int | None, Query(ge=1, le=2**53, description="Only rows older than this id")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -71,6 +72,7 @@ class EngineClient:
         api_key: TokenSource,
         admin_key: TokenSource,
         transport: httpx.AsyncBaseTransport | None = None,
+        trust: ssl.SSLContext | bool = True,
     ) -> None:
         self._params = params
         self._api_key = api_key
@@ -78,6 +80,7 @@ class EngineClient:
         self._http = httpx.AsyncClient(
             base_url=params.url,
             transport=transport,
+            verify=trust,
             trust_env=False,
             follow_redirects=False,
             timeout=httpx.Timeout(params.put_timeout_s, connect=params.connect_timeout_s),

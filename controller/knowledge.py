@@ -59,6 +59,20 @@ class KnowledgeKeeper:
         if self._learner is not None:
             self._learner.import_state(state)
 
+    def adopt(self, store: Store) -> None:
+        """Go on in `store`; what was kept there for this deployment is more than these few minutes taught."""
+        self._store = store
+        if self._learner is None or self.key is None:
+            return
+        try:
+            found = store.learned(self.key) is not None
+        except StoreError:
+            found = False
+        if found:
+            self._load(self._learner, self.key)
+        else:
+            self.save()
+
     def save(self) -> None:
         """Keep what is known now; a store that cannot be written is said in the log."""
         if self._learner is None or self.key is None:

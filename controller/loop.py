@@ -12,7 +12,6 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from controller.conditions import ActiveCondition, ConditionBoard, judge
 from controller.control_state import ControlState
@@ -22,6 +21,7 @@ from controller.exposition import ServerInfo
 from controller.link import Link, LinkState, classify
 from controller.observer import Observer
 from controller.overrides import Override, Overrides
+from controller.recording import RecordQueue
 from controller.scraper import Scrape, Scraper
 from controller.steering import Lease, Steered, Steering
 from policies.base import Policy
@@ -65,14 +65,6 @@ class TickResult:
         return self.observation.in_force if self.steered.lease is not Lease.NONE else None
 
 
-class Recorder(Protocol):
-    """Takes note of every turn: metrics, decision log, log lines."""
-
-    def record(self, result: TickResult) -> None:
-        """Called at the end of each turn, in a thread, so it may block."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class LoopParams:
     """See `LoopSettings`."""
@@ -99,7 +91,7 @@ class ControlLoop:
         steering: Steering,
         effects: EffectTracker,
         conditions: ConditionBoard,
-        recorders: tuple[Recorder, ...],
+        records: RecordQueue[TickResult],
         store_problem: Callable[[], str | None],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
@@ -113,7 +105,7 @@ class ControlLoop:
         self._steering = steering
         self._effects = effects
         self._conditions = conditions
-        self._recorders = recorders
+        self._records = records
         self._store_problem = store_problem
         self._clock = clock
         self._wall_clock = wall_clock
@@ -171,7 +163,7 @@ class ControlLoop:
             info=self._info,
         )
         self.last = result
-        await asyncio.to_thread(self._record, result)
+        await self._records.take(result)
         return result
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -185,10 +177,6 @@ class ControlLoop:
                 await self._wait(stop, max(left_s, self._params.period_s / 10))
         finally:
             await self._shut_down()
-
-    def _record(self, result: TickResult) -> None:
-        for recorder in self._recorders:
-            recorder.record(result)
 
     def wake(self) -> None:
         """Tick now instead of at the end of the period: an operator has spoken."""
@@ -252,7 +240,7 @@ class ControlLoop:
     def _judge(
         self, decision: Decision, steered: Steered, effect: EffectState, scrape: Scrape, now_unix_s: float
     ) -> tuple[ActiveCondition, ...]:
-        loads, control = scrape.sample.loads, scrape.sample.control
+        loads, control = scrape.sample.loads or scrape.sample.metrics, scrape.sample.control
         problems = (*(loads.problems if loads else ()), *(control.problems if control else ()))
         messages = judge(
             link=self._link,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller.errors import StoreError
@@ -33,12 +35,26 @@ class Override:
 class Overrides:
     """At most one order at a time for this pod, kept in memory and in the store; under it, the fleet's."""
 
-    def __init__(self, store: Store, fleet: FleetOverrideFile | None = None) -> None:
-        """Take up the order that was in force before a restart; raises `StoreError`."""
+    def __init__(
+        self,
+        store: Store,
+        fleet: FleetOverrideFile | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """Take up the order that was in force before a restart; raises `StoreError`.
+
+        `clock`: monotonic seconds.  With it an order that is given now lasts as long as was asked for, though
+        the wall clock be set; after a restart there is only the wall clock to go by.
+        """
         self._store = store
+        self._clock = clock
+        self._ends_s: float | None = None
+        self._given_here = False
+        self._lock = threading.RLock()
         self._fleet = fleet
         self._fleet_since: tuple[object, float] | None = None
         self._current = _from_stored(store.override())
+        self._written = True
         self.problem: str | None = None
         """Why the order in memory is not the one in the store; `None`: it is."""
 
@@ -49,9 +65,12 @@ class Overrides:
     def pod(self, now_unix_s: float) -> Override | None:
         """The order that was given for this pod."""
         order = self._current
-        if order is None or (order.expires_unix_s is not None and order.expires_unix_s <= now_unix_s):
-            return None
-        return order
+        return None if order is None or self._over(order, now_unix_s) else order
+
+    def _over(self, order: Override, now_unix_s: float) -> bool:
+        if self._ends_s is not None and self._clock is not None:
+            return self._clock() >= self._ends_s
+        return order.expires_unix_s is not None and order.expires_unix_s <= now_unix_s
 
     def fleet(self, now_unix_s: float) -> Override | None:
         """The order that the fleet's file asks for."""
@@ -71,41 +90,66 @@ class Overrides:
         return self._fleet.error if self._fleet else None
 
     def end_if_over(self, now_unix_s: float) -> Override | None:
-        """The order that has just ended by itself, once; it is then forgotten."""
+        """The order that has just ended by itself, once; it is then forgotten, with the next `record`."""
         order = self._current
         if order is None or self.pod(now_unix_s) is not None:
             return None
-        self.clear()
+        self.put(None)
         return order
 
     @property
     def durable(self) -> bool:
         """Whether what is in force now would be so after a crash."""
-        return self._store.durable and self.problem is None
+        return self._store.durable and self._written
 
     def set(self, order: Override) -> None:
-        """Put `order` in force, in memory at once, and on disk if that can be done (`durable`).
-
-        `auto` is no order, unless it takes this pod out of an order of the fleet.
-        """
-        needed = order.mode is not Mode.AUTO or self.fleet(order.set_unix_s) is not None
-        self._current = order if needed else None
+        """`put` it and `flush`."""
+        self.put(order)
         self.flush()
 
     def clear(self) -> None:
-        """End the order in force."""
-        self._current = None
+        """End the order in force, and `flush`."""
+        self.put(None)
         self.flush()
 
+    def put(self, order: Override | None) -> None:
+        """Put `order` in force in memory, at once; `None`: end the one in force.
+
+        `auto` is no order, unless it takes this pod out of an order of the fleet.
+        """
+        if order is not None and order.mode is Mode.AUTO and self.fleet(order.set_unix_s) is None:
+            order = None
+        self._given_here, self._written = True, False
+        lasts_s = None
+        if order is not None and order.expires_unix_s is not None:
+            lasts_s = order.expires_unix_s - order.set_unix_s
+        self._ends_s = None if lasts_s is None or self._clock is None else self._clock() + lasts_s
+        self._current = order
+
     def flush(self) -> None:
-        """Write the order in memory to the store."""
-        stored = _to_stored(self._current) if self._current else None
-        try:
-            self._store.save_override(stored)
-        except StoreError as error:
-            self.problem = str(error)
-        else:
-            self.problem = None
+        """Write the order in memory to the store; what cannot be written is a `problem`, not an error."""
+        with self._lock:
+            order = self._current
+            try:
+                self._store.save_override(_to_stored(order) if order else None)
+            except StoreError as error:
+                self.problem = str(error)
+            else:
+                self.problem, self._written = None, order is self._current
+
+    def record(self, _turn: object) -> None:
+        """Once a turn, in the recorders' thread: write what could not be written before."""
+        if not self._written:
+            self.flush()
+
+    def adopt(self, store: Store) -> None:
+        """Go on in `store`; the order that is there comes into force if none was given here."""
+        with self._lock:
+            self._store = store
+            if not self._given_here and self._current is None:
+                self._current = _from_stored(store.override())
+            else:
+                self.flush()
 
 
 def _from_stored(stored: StoredOverride | None) -> Override | None:

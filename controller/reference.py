@@ -171,7 +171,7 @@ def openapi() -> dict[str, Any]:
 
     settings = Settings.model_validate({"store": {"path": ":memory:"}})
     assembly = assemble(settings)
-    assembly.store.close()
+    assembly.keeper.close()
     return assembly.app.openapi()
 
 

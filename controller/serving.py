@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from controller.errors import SettingsError, SpecgovError
 from controller.settings import ApiSettings
+from controller.tls import ServerTls
 from controller.wiring import Assembly
 
 log = logging.getLogger("specgov")
@@ -22,6 +23,14 @@ SHUT_DOWN_WITHIN_S = 10.0
 
 class _Server(uvicorn.Server):
     """Leaves signals to us: the lease is given back before the process ends."""
+
+    tls: ServerTls | None = None
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second; a renewed certificate is found within a minute."""
+        if self.tls is not None and counter % 600 == 0:
+            self.tls.refresh()
+        return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -41,7 +50,7 @@ def listen(settings: ApiSettings) -> socket.socket:
 async def serve(assembly: Assembly, listener: socket.socket, *, stop: asyncio.Event | None = None) -> None:
     """Run until SIGTERM, SIGINT or `stop`; raises `SpecgovError` when a part ends by itself."""
     stop = stop or asyncio.Event()
-    server = make_server(assembly.app)
+    server = make_server(assembly.app, assembly.tls)
     handled = (signal.SIGTERM, signal.SIGINT)
     for number in handled:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -65,8 +74,8 @@ async def serve(assembly: Assembly, listener: socket.socket, *, stop: asyncio.Ev
         raise SpecgovError(f"the {part.get_name()} ended by itself") from part.exception()
 
 
-def make_server(app: FastAPI) -> uvicorn.Server:
-    """The HTTP server, without access log."""
+def make_server(app: FastAPI, tls: ServerTls | None = None) -> uvicorn.Server:
+    """The HTTP server, without access log; with `tls`, https."""
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -75,7 +84,12 @@ def make_server(app: FastAPI) -> uvicorn.Server:
         timeout_graceful_shutdown=2,
         server_header=False,
     )
-    return _Server(config)
+    if tls is not None:
+        config.load()
+        config.ssl = tls.context
+    server = _Server(config)
+    server.tls = tls
+    return server
 
 
 async def _end(parts: list[asyncio.Task[None]]) -> None:

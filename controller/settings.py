@@ -5,6 +5,7 @@ Nested environment names take two underscores: `SPECGOV_ENGINE__URL`.  Unknown k
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import tomllib
@@ -48,6 +49,23 @@ def _above(section: BaseModel, upper: str, lower: str) -> None:
         )
 
 
+def _is_link_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_link_local
+    except ValueError:
+        return False
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` names this machine only: `localhost` or a loopback address, brackets allowed."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 class Section(BaseModel):
     """A group of settings."""
 
@@ -69,6 +87,8 @@ class EngineSettings(Section):
     used."""
     admin_api_key_file: Path | None = None
     """File with the same; read again when it changes."""
+    ca_file: Path | None = None
+    """PEM certificates that an https server's own must lead to.  `None`: those that this machine trusts."""
     connect_timeout_s: Seconds = 1.0
     """For a connection to be made.  1 s: the server is on the same host or pod."""
     request_timeout_s: Seconds = 2.0
@@ -82,8 +102,8 @@ class EngineSettings(Section):
     tick while `/v1/loads` gives nothing."""
     info_period_s: Seconds = 60.0
     """Between two reads of `/server_info`; also read at once when the engine restarts."""
-    max_body_bytes: int = Field(default=32 << 20, ge=1 << 10, le=1 << 30)
-    """Larger answers are refused, unread.  32 MiB is 250 times the largest seen."""
+    max_body_bytes: int = Field(default=8 << 20, ge=1 << 10, le=1 << 30)
+    """Larger answers are refused, unread.  8 MiB is 60 times the largest seen."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -92,6 +112,8 @@ class EngineSettings(Section):
             raise ValueError(f"url must be http://HOST[:PORT] or https://HOST[:PORT], got {self.url!r}")
         if parts.username or parts.query or parts.fragment or parts.path.strip("/"):
             raise ValueError("url must have no user, path, query or fragment; keys go into api_key_file")
+        if _is_link_local(parts.hostname):
+            raise ValueError(f"url must not be link-local, where clouds keep credentials, got {self.url!r}")
         _at_most_one(self, "api_key", "api_key_file")
         _at_most_one(self, "admin_api_key", "admin_api_key_file")
         return self
@@ -143,7 +165,8 @@ class ApiSettings(Section):
     """The sidecar's own HTTP server."""
 
     host: str = "127.0.0.1"
-    """Address to listen on.  Loopback by default: with a token, 0.0.0.0 is for Prometheus and a service."""
+    """Address to listen on.  Loopback by default; others, such as 0.0.0.0 for Prometheus and a service, need
+    a token."""
     port: int = Field(default=9470, ge=0, le=65_535)
     """Port to listen on; 0: any free one."""
     token: SecretStr | None = None
@@ -151,16 +174,46 @@ class ApiSettings(Section):
     token_file: Path | None = None
     """File with the same; read again when it changes."""
     protect_reads: bool = False
-    """Whether reading, `/healthz`, `/readyz` and `/metrics` excepted, needs the token too."""
+    """Whether reading, `/healthz`, `/readyz` and `/metrics` excepted, needs a token too."""
+    read_token: SecretStr | None = None
+    """Bearer token that may read and change nothing, beside `token`; for `protect_reads`."""
+    read_token_file: Path | None = None
+    """File with the same; read again when it changes."""
+    tls_cert_file: Path | None = None
+    """PEM certificate, with its chain: the API is served over https.  Read again when it changes."""
+    tls_key_file: Path | None = None
+    """Its PEM key."""
+    tls_client_ca_file: Path | None = None
+    """PEM certificates that every client's own must lead to (mutual TLS), probes and Prometheus included.
+    `None`: clients show no certificate."""
+    max_requests_per_s: float = Field(default=50.0, gt=0, le=10_000)
+    """Requests of all clients together that are answered in the long run, twice as many in one burst; above
+    it 429.  `/healthz`, `/readyz` and `/metrics` are not counted."""
     max_body_bytes: int = Field(default=16 << 10, ge=256, le=1 << 20)
     """Larger requests are refused."""
+    body_timeout_s: Seconds = 5.0
+    """A request whose body takes longer is refused."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         _at_most_one(self, "token", "token_file")
-        if self.protect_reads and not (self.token or self.token_file):
+        _at_most_one(self, "read_token", "read_token_file")
+        if self.protect_reads and not self.has_token:
             raise ValueError("protect_reads must be false without token or token_file, got true")
+        if (self.read_token or self.read_token_file) and not self.protect_reads:
+            raise ValueError("read_token must be left out unless protect_reads is true: reading is open")
+        if not self.has_token and not is_loopback(self.host):
+            raise ValueError(f"host must be loopback without token or token_file, got {self.host!r}")
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("tls_cert_file and tls_key_file must be set together")
+        if self.tls_client_ca_file and not self.tls_cert_file:
+            raise ValueError("tls_client_ca_file must be left out without tls_cert_file")
         return self
+
+    @property
+    def has_token(self) -> bool:
+        """Whether changing something needs a token."""
+        return self.token is not None or self.token_file is not None
 
 
 class FleetSettings(Section):
@@ -266,6 +319,9 @@ def load(
     `flags` is a nested mapping, as `nested` makes it of dotted keys.
     """
     _check_environment(environ)
+    for key in flags or {}:
+        if key not in Settings.model_fields:
+            raise SettingsError(f"{key} is not a setting; see docs/settings.md")
     values = _read_toml(file) if file else {}
 
     class _Sourced(Settings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from policies.override import arm_for
 from policies.types import Directive, Forecast, Mode
 
 MAX_TTL_S = 30 * 86_400.0
+WRITE_PATIENCE_S = 2.0
+"""How long an order waits to be on disk before it is answered with `durable` false."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Sidecar:
         audit: Audit,
         registry: CollectorRegistry,
         token: TokenSource,
+        read_token: TokenSource,
         policy_name: str,
         forecast: Callable[[], tuple[Forecast, ...]],
         clock: Callable[[], float],
@@ -57,16 +61,18 @@ class Sidecar:
         self.loop = loop
         self.registry = registry
         self.token = token
+        self.read_token = read_token
         self._overrides = overrides
         self._audit = audit
         self._policy_name = policy_name
         self._forecast = forecast
-        self._clock = clock
+        self.clock = clock
         self._wall_clock = wall_clock
+        self._thread = ThreadPoolExecutor(1, "specgov-order")
 
     def status(self) -> dict[str, Any]:
         """The whole state on one page."""
-        return views.status(self.loop.last, now_s=self._clock(), dry_run=self.settings.dry_run)
+        return views.status(self.loop.last, now_s=self.clock(), dry_run=self.settings.dry_run)
 
     def explain(self) -> dict[str, Any]:
         """Why this depth now, and what would change it."""
@@ -113,7 +119,7 @@ class Sidecar:
             set_unix_s=now,
             expires_unix_s=now + request.ttl_s if request.ttl_s is not None else None,
         )
-        await asyncio.to_thread(self._overrides.set, order)
+        self._overrides.put(order)
         return await self._ordered(order)
 
     async def clear_override(self, reason: str, actor: str) -> dict[str, Any]:
@@ -121,12 +127,20 @@ class Sidecar:
         if self._overrides.pod(self._wall_clock()) is None:
             return self.override()
         order = Override(Mode.AUTO, None, reason, actor, self._wall_clock(), None)
-        await asyncio.to_thread(self._overrides.clear)
+        self._overrides.put(None)
         return await self._ordered(order)
 
     async def _ordered(self, order: Override) -> dict[str, Any]:
-        body = override_to_json(order)
-        await asyncio.to_thread(self._audit.append, order.set_unix_s, "override", str(order.mode), body)
+        """Write and log what is in force already; answered in time even if the disk does not."""
+
+        def write() -> None:
+            self._overrides.flush()
+            self._audit.append(order.set_unix_s, "override", str(order.mode), override_to_json(order))
+
+        thread = asyncio.get_running_loop().run_in_executor(self._thread, write)
+        await asyncio.wait({thread}, timeout=WRITE_PATIENCE_S)
+        if thread.done():
+            thread.result()
         self.loop.wake()
         return self.override()
 
@@ -164,4 +178,4 @@ class Sidecar:
         last = self.loop.last
         if last is None:
             return True
-        return self._clock() - last.now_s < 10 * self.settings.loop.period_s + 10
+        return self.clock() - last.now_s < 10 * self.settings.loop.period_s + 10

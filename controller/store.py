@@ -6,6 +6,7 @@ a later version is refused and left alone.  The exclusive lock keeps a second si
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import threading
@@ -90,8 +91,17 @@ class Store:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, timeout=1.0, check_same_thread=False, isolation_level=None)
             self._prepare()
+            self._inode = path.stat().st_ino if self.durable else None
         except (sqlite3.Error, OSError) as error:
+            self._abandon()
             raise StoreError(f"{path}: {error}") from None
+
+    def _abandon(self) -> None:
+        """Close what was opened in vain; it is tried again and again."""
+        db: sqlite3.Connection | None = getattr(self, "_db", None)
+        if db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                db.close()
 
     def _prepare(self) -> None:
         for pragma in ("locking_mode=EXCLUSIVE", "auto_vacuum=INCREMENTAL", "journal_mode=WAL"):
@@ -116,6 +126,18 @@ class Store:
     def durable(self) -> bool:
         """Whether what is written outlives the process."""
         return str(self.path) != ":memory:"
+
+    @property
+    def displaced(self) -> bool:
+        """Whether another file, or none, is at `path` by now: what is written then outlives nothing."""
+        if self._inode is None:
+            return False
+        try:
+            return self.path.stat().st_ino != self._inode
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
 
     @property
     def identity(self) -> str:
@@ -219,7 +241,7 @@ class Store:
 
     def close(self) -> None:
         """Close the database."""
-        with self._lock:
+        with self._lock, _errors(self.path):
             self._db.close()
 
 

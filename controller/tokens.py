@@ -22,6 +22,11 @@ class TokenSource:
             except OSError as error:
                 raise SettingsError(f"{file} must be a readable token file: {error.strerror}") from None
 
+    @property
+    def configured(self) -> bool:
+        """Whether a secret is asked for at all, though its file be empty now."""
+        return self._file is not None or self._value is not None
+
     def get(self) -> str | None:
         """The secret now; `None` when none is configured.  An unreadable file keeps the last one."""
         if self._file is not None:
@@ -41,7 +46,11 @@ class TokenSource:
     def matches(self, presented: str) -> bool:
         """Whether `presented` is the secret; takes the same time whatever differs."""
         secret = self.get()
-        return secret is not None and hmac.compare_digest(presented.encode(), secret.encode())
+        return secret is not None and hmac.compare_digest(_bytes(presented), _bytes(secret))
 
     def __repr__(self) -> str:
         return "TokenSource(***)"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

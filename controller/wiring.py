@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,25 +24,33 @@ from controller.benefit_recorder import BenefitRecorder
 from controller.conditions import ConditionBoard
 from controller.effect import EffectTracker
 from controller.engine_client import ClientParams, EngineClient
-from controller.errors import KnowledgeFileError, StoreError
+from controller.errors import KnowledgeFileError, SettingsError, StoreError
 from controller.fleet_override import FleetOverrideFile
 from controller.history import History
 from controller.knowledge import KnowledgeKeeper
-from controller.loop import ControlLoop, LoopParams
+from controller.loop import ControlLoop, LoopParams, TickResult
 from controller.observer import Observer
 from controller.overrides import Overrides
 from controller.page import add_knowledge, add_page, add_records
 from controller.recorders import DecisionRecorder
+from controller.recording import RecordQueue
 from controller.scraper import Scraper
 from controller.settings import EngineSettings, Settings
 from controller.sidecar import Sidecar
 from controller.steering import LeaseParams, Steering
 from controller.store import Learned, Store
+from controller.store_keeper import StoreKeeper, opener
 from controller.telemetry import Telemetry
+from controller.tls import ServerTls, server_tls
 from controller.tokens import TokenSource
 from policies import registry
 from policies.base import Forecaster, Policy
 from policies.guards import stack
+
+RECORD_PATIENCE_S = 1.0
+"""How long a turn waits for its own record."""
+CLOSE_WITHIN_S = 5.0
+"""For what is kept to be written at the end; a disk that hangs must not keep a pod from ending."""
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +62,23 @@ class Assembly:
     sidecar: Sidecar
     app: FastAPI
     client: EngineClient
-    store: Store
+    keeper: StoreKeeper
     knowledge: KnowledgeKeeper
+    records: RecordQueue[TickResult]
+    tls: ServerTls | None
 
     async def aclose(self) -> None:
         """Save and close what holds resources, after the loop has ended."""
-        self.knowledge.save()
         await self.client.aclose()
-        self.store.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_WITHIN_S):
+                await asyncio.to_thread(self._save)
+        self.records.close()
+
+    def _save(self) -> None:
+        self.knowledge.save()
+        with contextlib.suppress(StoreError):
+            self.keeper.close()
 
 
 def make_client(settings: EngineSettings, transport: httpx.AsyncBaseTransport | None = None) -> EngineClient:
@@ -76,7 +96,19 @@ def make_client(settings: EngineSettings, transport: httpx.AsyncBaseTransport | 
         api_key=_token(settings.api_key, settings.api_key_file),
         admin_key=_token(settings.admin_api_key, settings.admin_api_key_file),
         transport=transport,
+        trust=trust(settings.ca_file),
     )
+
+
+def trust(ca_file: Path | None) -> ssl.SSLContext | bool:
+    """What certificates of the engine are checked against; raises `SettingsError`."""
+    if ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        rule = "must be a file of PEM certificates"
+        raise SettingsError(f"engine.ca_file {rule}, got {ca_file}: {error}") from None
 
 
 def make_policy(settings: Settings, name: str) -> Policy:
@@ -92,14 +124,20 @@ def assemble(
     wall_clock: Callable[[], float] = time.time,
 ) -> Assembly:
     """A sidecar; `transport` and the clocks are replaced in tests."""
-    store, store_problem = open_store(settings)
+    keeper = keep_store(settings)
+    store = keeper.store
     fleet = FleetOverrideFile(settings.fleet.file) if settings.fleet.file else None
-    audit, overrides = Audit(store), Overrides(store, fleet)
+    audit, overrides = Audit(store), Overrides(store, fleet, clock)
     client = make_client(settings.engine, transport)
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
     policy, shadow = make_policy(settings, settings.policy.name), settings.policy.shadow
     knowledge = KnowledgeKeeper(store, policy, settings.policy.name, _seed(settings.store.seed))
+    keeper.kept = (overrides, audit, knowledge)
+    records = RecordQueue[TickResult](
+        (keeper, overrides, telemetry, benefit, history, DecisionRecorder(audit), knowledge),
+        min(settings.loop.period_s, RECORD_PATIENCE_S),
+    )
     loop = ControlLoop(
         LoopParams(settings.loop.period_s, settings.dry_run, settings.lease.renew_deadline_s),
         scraper=Scraper(
@@ -115,8 +153,8 @@ def assemble(
         steering=Steering(_lease(settings, store), client, dry_run=settings.dry_run),
         effects=EffectTracker(settings.loop.confirm_within_s, settings.loop.inert_after_s),
         conditions=ConditionBoard(),
-        recorders=(telemetry, benefit, history, DecisionRecorder(audit), knowledge),
-        store_problem=lambda: store_problem or overrides.problem or audit.problem,
+        records=records,
+        store_problem=lambda: keeper.problem or overrides.problem or audit.problem or records.problem,
         clock=clock,
         wall_clock=wall_clock,
     )
@@ -127,6 +165,7 @@ def assemble(
         audit=audit,
         registry=telemetry.registry,
         token=_token(settings.api.token, settings.api.token_file),
+        read_token=_token(settings.api.read_token, settings.api.read_token_file),
         policy_name=settings.policy.name,
         forecast=policy.forecast if isinstance(policy, Forecaster) else tuple,
         clock=clock,
@@ -136,17 +175,13 @@ def assemble(
     add_records(app, history, benefit, [reads_guard(sidecar)])
     add_knowledge(app, knowledge, [reads_guard(sidecar)])
     add_page(app)
-    return Assembly(sidecar, app, client, store, knowledge)
+    return Assembly(sidecar, app, client, keeper, knowledge, records, server_tls(settings.api))
 
 
-def open_store(settings: Settings) -> tuple[Store, str | None]:
-    """The state database, or, when it cannot be used, one in memory and the reason."""
+def keep_store(settings: Settings) -> StoreKeeper:
+    """The state database, or, as long as it cannot be used, one in memory and the reason."""
     limits = {"max_rows": settings.store.max_decisions, "max_bytes": settings.store.max_bytes}
-    try:
-        return Store(settings.store_path, **limits), None
-    except StoreError as error:
-        log.error("overrides and decisions will not survive a restart: %s", error)  # noqa: TRY400
-        return Store(Path(":memory:"), **limits), str(error)
+    return StoreKeeper(opener(settings.store_path, **limits), opener(Path(":memory:"), **limits))
 
 
 def _seed(path: Path | None) -> list[Learned]:

@@ -20,6 +20,7 @@ from policies.types import CellDelta, Schedule
 Floats = npt.NDArray[np.float64]
 
 MEMORY_S, MEMORY_STEPS = 120.0, 20000.0
+PRIOR_STEPS = 1000.0
 PRIOR_CROSSINGS = 3.0
 """Weight of the belief that ticks show every crossing, in crossings."""
 
@@ -40,6 +41,8 @@ class Load:
         self._steps = 0.0
         self._crossed = np.zeros(len(KNOTS))
         """Crossings of the lower edge of each bucket that ticks have shown."""
+        self._fallen = np.zeros(len(KNOTS))
+        """Those of them that went downwards."""
         self._shown_now = np.zeros(len(KNOTS))
         self._above: npt.NDArray[np.bool_] | None = None
         """On which side of each edge the latest tick ended, as far as it shows."""
@@ -56,6 +59,7 @@ class Load:
         fade = 2.0 ** (-steps / MEMORY_STEPS)
         self._steps = self._steps * fade + steps
         self._crossed *= fade
+        self._fallen *= fade
         self.step_s += steps / self._steps * (max(1e-6, sum(seconds) / steps) - self.step_s)
         self.seconds *= 2.0 ** (-min(dt_s, sum(seconds)) / MEMORY_S)
         self.latest = np.zeros(len(KNOTS))
@@ -77,6 +81,7 @@ class Load:
         within = (below > 0) & (above > 0)
         self._shown_now = np.where(within, 1.0 + (side == before), side != before)
         self._crossed += self._shown_now
+        self._fallen += np.where(within, before | ~side, before & ~side)
         self._above = side
 
     def observe_switches(self, schedule: Schedule | None, switches: float) -> None:
@@ -112,6 +117,15 @@ class Load:
         edge = np.array([bucket_index(start) for start in starts[1:]])
         return np.asarray(often * (self._crossed[edge] + 1e-3) / (self._steps + 1.0))
 
+    def falls(self, starts: Sequence[int]) -> Floats:
+        """Expected times per decode step that the batch shrinks below each of `starts[1:]`.
+
+        Until much was seen: once in `PRIOR_STEPS`.
+        """
+        often = self._switched / self._shown
+        edge = np.array([bucket_index(start) for start in starts[1:]])
+        return np.asarray((often * self._fallen[edge] + 1.0) / (self._steps + PRIOR_STEPS))
+
     def _spread(self, weights: Floats, starts: Sequence[int]) -> Floats:
         """Shares by interval: a bucket's weight forms a triangle around its mean batch size.
 
@@ -132,6 +146,7 @@ class Load:
         """JSON-ready."""
         return {
             "crossed": self._crossed.tolist(),
+            "fallen": self._fallen.tolist(),
             "steps": self._steps,
             "switched": self._switched,
             "shown": self._shown,
@@ -139,12 +154,17 @@ class Load:
 
     def import_state(self, state: Mapping[str, Any]) -> None:
         """Raises `ValueError` naming the field."""
-        crossed = state.get("crossed")
-        if not isinstance(crossed, list) or len(crossed) != len(KNOTS) or None in map(finite, crossed):
-            raise ValueError(f"crossed must be {len(KNOTS)} counts, got {crossed!r:.80}")
+        crossed, fallen = (_counts(state, name) for name in ("crossed", "fallen"))
         steps, switched, shown = (read_number(state, n, low) for n, low in _NUMBERS)
-        self._crossed, self._steps = np.array(crossed, dtype=np.float64), steps
+        self._crossed, self._fallen, self._steps = crossed, fallen, steps
         self._switched, self._shown = switched, shown
+
+
+def _counts(state: Mapping[str, Any], name: str) -> Floats:
+    values = state.get(name)
+    if not isinstance(values, list) or len(values) != len(KNOTS) or None in map(finite, values):
+        raise ValueError(f"{name} must be {len(KNOTS)} counts, got {values!r:.80}")
+    return np.array(values, dtype=np.float64)
 
 
 _NUMBERS = (("steps", 0.0), ("switched", 0.0), ("shown", 1e-3))

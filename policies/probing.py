@@ -148,8 +148,6 @@ class Prober:
         self.params = params or ProbeParams()
         self.pending: Pending | None = None
         self.spent_s = 0.0
-        self.aftermath_s = 0.0
-        """What probes of cold are believed to have cost afterwards; bounded like `spent_s`."""
         self.decode_s = 0.0
         self.probes = 0
         self._rests: dict[tuple[int, Arm], Rest] = {}
@@ -205,7 +203,6 @@ class Prober:
             value = self._net_value(prospect, n)
             value = np.where(prospect.first & (value > 0), value + FIRST, value)
             value[prospect.step_s * n > free_s] = -math.inf
-            value[prospect.aftermath_s > free_s + self.spent_s - self.aftermath_s] = -math.inf
             for a in np.argsort(-value):
                 if value[a] <= best_value:
                     break
@@ -231,7 +228,6 @@ class Prober:
             return None
         before = prospect.arms[int(prospect.chosen[prospect.here])]
         self.pending = Pending(probe, bucket, before, now_s)
-        self.aftermath_s += float(prospect.aftermath_s[a])
         self.probes += 1
         return probe
 

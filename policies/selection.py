@@ -4,7 +4,7 @@ For every batch size g of a grid and every arm a the caller gives the expected l
 schedule a(.) minimises
 
     sum_g w[g] * ( -V[g, a(g)] + [a(g) != now(g)] * (min_gain + z * se[g, a(g)]) + tie * rank(a(g)) )
-      + sum_g price[g] * pair[a(g), a(g+1)]
+      + sum_g crossing[g, a(g), a(g+1)]
 
 so a change must pay for its margin and its error, ties go to the shallower arm, and a boundary between
 two rows must be worth the switches that it causes, and the requests that it makes draft badly when one of
@@ -37,10 +37,9 @@ class Surface:
     """Arm in force at each size."""
     weight: Floats
     """Share of decode time at each size, > 0."""
-    price: Floats
-    """Crossings per decode step between size g and g+1; one shorter than the sizes."""
-    pair: Floats
-    """Decode steps that a crossing from one arm to another costs: arms x arms, zero on the diagonal."""
+    crossing: Floats
+    """Share of decode time that a boundary between size g and g+1 costs, by the arms on its two sides:
+    (sizes - 1) x arms x arms, zero on the diagonal."""
 
 
 def choose(surface: Surface, min_gain: Floats, confidence: Floats) -> Indices:
@@ -50,17 +49,17 @@ def choose(surface: Surface, min_gain: Floats, confidence: Floats) -> Indices:
     moved = np.arange(arms)[None, :] != surface.incumbent[:, None]
     loss = loss + moved * (min_gain[:, None] + confidence[:, None] * surface.error)
     cost = np.where(np.isfinite(loss), loss, 1e6) * surface.weight[:, None]
-    return _cheapest_path(cost, surface.price, surface.pair)
+    return _cheapest_path(cost, surface.crossing)
 
 
-def _cheapest_path(cost: Floats, price: Floats, pair: Floats) -> Indices:
-    """Minimise the sum of `cost` along the path plus `price` times `pair` at each step."""
+def _cheapest_path(cost: Floats, crossing: Floats) -> Indices:
+    """Minimise the sum of `cost` along the path plus `crossing` at each step."""
     rows, columns = cost.shape
     back = np.empty((rows, columns), dtype=np.intp)
     total = cost[0]
     every = np.arange(columns)
     for g in range(1, rows):
-        through = total[:, None] + price[g - 1] * pair
+        through = total[:, None] + crossing[g - 1]
         back[g] = through.argmin(axis=0)
         total = through[back[g], every] + cost[g]
     path = np.empty(rows, dtype=np.intp)

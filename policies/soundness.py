@@ -7,7 +7,8 @@ order.  A policy that learns must survive all of it, so everything it reads pass
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 from policies.types import CellDelta
 
@@ -46,25 +47,27 @@ def sound_cells(cells: object) -> tuple[CellDelta, ...]:
 
 
 def _is_sound(cell: CellDelta) -> bool:
-    counts = (cell.steps, cell.request_steps, cell.tokens, cell.timed_steps, cell.timed_request_steps)
-    sums = (
-        cell.after_prefill_steps,
-        cell.after_prefill_seconds,
-        cell.timed_seconds,
-        cell.timed_seconds_sq,
+    numbers = (
+        cell.steps, cell.request_steps, cell.tokens, cell.timed_steps, cell.timed_request_steps,
+        cell.after_prefill_steps, cell.after_prefill_seconds, cell.timed_seconds, cell.timed_seconds_sq,
         cell.timed_context_tokens,
-    )
-    if finite(cell.batch_bucket, 1, 1 << 20) is None or any(finite(v) is None for v in (*counts, *sums)):
+    )  # fmt: skip
+    if finite(cell.batch_bucket, 1, 1 << 20) is None or not _are_counts(numbers):
         return False
-    if not all(_are_counts(h, cell.arm.depth) for h in (cell.accepted, cell.accepted_after_cold)):
-        return False
+    for histogram in (cell.accepted, cell.accepted_after_cold):
+        if not isinstance(histogram, tuple | list) or len(histogram) > min(cell.arm.depth, MAX_DEPTH) + 1:
+            return False
+        if histogram and not _are_counts(histogram):
+            return False
     return _is_sound_timing(cell)
 
 
-def _are_counts(histogram: object, depth: int) -> bool:
-    if not isinstance(histogram, tuple | list) or len(histogram) > min(depth, MAX_DEPTH) + 1:
+def _are_counts(values: Sequence[object]) -> bool:
+    """Whether all are numbers within 0..`MAX_COUNT`; a NaN shows in the sum."""
+    if not all(isinstance(value, int | float) for value in values):
         return False
-    return all(finite(v) is not None for v in histogram)
+    numbers = cast("Sequence[float]", values)
+    return min(numbers) >= 0 and max(numbers) <= MAX_COUNT and math.isfinite(math.fsum(numbers))
 
 
 def _is_sound_timing(cell: CellDelta) -> bool:

@@ -258,6 +258,9 @@ class StepCost:
         self._cusum: dict[Arm, Cusum] = {}
         self._prior: tuple[tuple[Arm, ...], Floats, Floats] | None = None
         self._field: CostField | None = None
+        self._slope_now: dict[Arm, float] = {}
+        self._exponents: dict[tuple[int, Arm], float] = {}
+        """d log T / d log b within each bucket, 0..1.5, as the field has it."""
 
     def observe(self, cells: Iterable[CellDelta], dt_s: float) -> bool:
         """Learn from one tick; `True` when step times left what was learned."""
@@ -267,6 +270,7 @@ class StepCost:
         for known in self.cells.values():
             known.age_s += dt_s
         timed = [(bucket_index(c.batch_bucket), c.arm, t) for c in cells if (t := timing(c)) is not None]
+        self._refresh_slopes()
         self._track_context([t for _, _, t in timed], dt_s)
         drifted = {arm for k, arm, t in timed if self._learn(k, arm, t, dt_s)}
         for arm in drifted:
@@ -280,9 +284,11 @@ class StepCost:
             self._prior = (chain, *prior_field(chain))
         _, precision, shift = self._prior
         precision, shift = precision.copy(), shift.copy()
+        self._refresh_slopes()
+        index = {arm: a for a, arm in enumerate(chain)}
         for (k, arm), cell in self.cells.items():
-            if arm in chain and cell.weight > 0:
-                self._measure(precision, shift, (k, chain.index(arm), len(chain)), arm, cell)
+            if arm in index and cell.weight > 0:
+                self._measure(precision, shift, (k, index[arm], len(chain)), arm, cell)
         covariance = np.linalg.inv(precision)
         shape = (len(KNOTS), len(chain))
         every = covariance.reshape(*shape, *shape)
@@ -293,6 +299,8 @@ class StepCost:
             np.einsum("kakb->kab", every),
             np.asarray(every[knots, :, knots + 1, :], dtype=np.float64),
         )
+        exponents = np.clip(np.diff(self._field.log_s, axis=0) / OCTAVES[:, None], 0.0, 1.5).tolist()
+        self._exponents = {(k, arm): row[a] for k, row in enumerate(exponents) for a, arm in enumerate(chain)}
         return self._field
 
     def seconds(self, cell: CellDelta) -> float:
@@ -331,6 +339,10 @@ class StepCost:
         precision = own.uu + (own.prior() or prior)
         return max(0.0, (own.uy + (own.prior() or prior) * pooled) / precision)
 
+    def _refresh_slopes(self) -> None:
+        """Once a tick: every timed cell asks for its arm's slope."""
+        self._slope_now = {arm: self.context_slope(arm) for arm in {arm for _, arm in self.cells}}
+
     def _measure(
         self, precision: Floats, shift: Floats, at: tuple[int, int, int], arm: Arm, cell: Cell
     ) -> None:
@@ -347,7 +359,7 @@ class StepCost:
         shift[two] += weight * w * value
 
     def _at_present_context(self, arm: Arm, cell: Cell) -> float:
-        change = self.context_slope(arm) * cell.batch * (self.context - cell.context)
+        change = self._slope_now.get(arm, 0.0) * cell.batch * (self.context - cell.context)
         return max(0.3 * cell.mean_s, min(3.0 * cell.mean_s, cell.mean_s + change))
 
     def _track_context(self, timed: Sequence[Timing], dt_s: float) -> None:
@@ -377,19 +389,19 @@ class StepCost:
 
     def _expected(self, k: int, arm: Arm, known: Cell, seen: Timing) -> float:
         """The cell's mean moved to the batch size and the context of this tick."""
-        expected = known.mean_s + self.context_slope(arm) * seen.batch * (context_of(seen) - known.context)
-        field = self._field
-        if field is not None and arm in field.arms and k < len(KNOTS) - 1:
-            a = field.arms.index(arm)
-            exponent = float(field.log_s[k + 1, a] - field.log_s[k, a]) / float(OCTAVES[k])
-            expected *= 2.0 ** (max(0.0, min(1.5, exponent)) * math.log2(seen.batch / known.batch))
+        expected = known.mean_s + self._slope_now.get(arm, 0.0) * seen.batch * (
+            context_of(seen) - known.context
+        )
+        exponent = self._exponents.get((k, arm))
+        if exponent is not None:
+            expected *= 2.0 ** (exponent * math.log2(seen.batch / known.batch))
         return max(0.3 * known.mean_s, expected)
 
     def _learn_slope(self, arm: Arm, known: Cell, seen: Timing, surprise: float, error: float) -> None:
         """`surprise` is relative to what the present slope foretold, so that part is added back."""
         slope = self.slopes.setdefault(arm, Slope())
         u = seen.batch * (context_of(seen) - known.context) / known.mean_s
-        y = max(-0.5, min(0.5, surprise)) + self.context_slope(arm) * u
+        y = max(-0.5, min(0.5, surprise)) + self._slope_now.get(arm, 0.0) * u
         weight = 1.0 / error**2
         slope.uu += weight * u * u
         slope.uy += weight * u * y

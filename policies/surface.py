@@ -123,7 +123,7 @@ def _aftermath_share(models: Models, arms: Sequence[Arm], in_force: Arm, here: i
     """Share of decode time that each arm would cost by its rises from cold, were it in force from here up."""
     if is_cold(in_force):
         return np.zeros(len(arms))
-    rises = float(models.load.crossings(STARTS)[max(0, here - 1)]) / 2 if here else 0.0
+    rises = float(models.load.falls(STARTS)[here - 1]) if here else 0.0
     share = rises * models.ledger.loss_s(models.load.step_s) / models.load.step_s
     return np.array([share * is_cold(arm) for arm in arms])
 
@@ -149,12 +149,12 @@ def surface(models: Models, outlook: Outlook, incumbent: Indices) -> Surface:
     value = np.where(frozen[None, :] & moved, -np.inf, value)
     error = np.where(unseen[:, None], UNSEEN_MARGIN, outlook.error(incumbent))
     weight = np.maximum(share, UNSEEN_SHARE)
-    price = models.load.crossings(STARTS) + UNSEEN_SHARE
     cold = np.array([is_cold(arm) for arm in outlook.arms])
-    pair = SWITCH_STEPS * (1.0 - np.eye(len(cold)))
-    lost_steps = models.ledger.loss_s(models.load.step_s) / models.load.step_s
-    pair = pair + (cold[:, None] != cold[None, :]) * lost_steps / 2
-    return Surface(value, error, incumbent, weight, price, pair)
+    switching = (models.load.crossings(STARTS) + UNSEEN_SHARE) * SWITCH_STEPS
+    rising = models.load.falls(STARTS) * models.ledger.loss_s(models.load.step_s) / models.load.step_s
+    crossing = switching[:, None, None] * (1.0 - np.eye(len(cold)))
+    crossing = crossing + rising[:, None, None] * (cold[:, None] != cold[None, :])
+    return Surface(value, error, incumbent, weight, crossing)
 
 
 def prospect(

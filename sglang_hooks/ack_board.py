@@ -17,11 +17,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from sglang_hooks.schedule import GEARS
+
 ENV = "SPECGOV_ACK_FILE"
 SLOT_BYTES = 64
 MAX_SLOTS = 1024
-_LAYOUT = struct.Struct("<QQQQQ")
-_CHECKED = struct.Struct("<QQQQQI")
+_LAYOUT = struct.Struct("<QQQQQQ")
+_CHECKED = struct.Struct("<QQQQQQI")
 
 
 class Ack(NamedTuple):
@@ -35,11 +37,18 @@ class Ack(NamedTuple):
     """Digest of its (batch size, depth, gear) sequence at that moment."""
     depths_mask: int
     """Bit d is set when depth d is built there."""
+    gears_mask: int
+    """Bit g is set when gear g of `schedule.GEARS` can be run there."""
 
 
 def depths_mask(depths: Iterable[int]) -> int:
     """The bit mask of `depths`; depths above 63 share the last bit."""
     return sum({1 << min(depth, 63) for depth in depths})
+
+
+def gears_mask(gears: Iterable[str]) -> int:
+    """The bit mask of `gears`; raises `ValueError` on one that is not in `schedule.GEARS`."""
+    return sum({1 << GEARS.index(gear) for gear in gears})
 
 
 class AckBoard:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import sglang_hooks
-from sglang_hooks.ack_board import Ack, AckBoard, depths_mask
+from sglang_hooks.ack_board import Ack, AckBoard, depths_mask, gears_mask
 from sglang_hooks.schedule import Command, Plan, Row, Schedule, parse_plan
 
 logger = logging.getLogger("specgov")
@@ -216,8 +216,15 @@ class ControlPlane:
                 continue
             self._sent_order = command.order
             if not replies or not all(replies):
-                self._refused_order = command.order
                 logger.error("specgov: command %d was refused by a rank: %s", command.order, replies)
+                self._refused(command)
+
+    def _refused(self, command: Command) -> None:
+        """Hand all ranks back to SGLang's own policy, which none can refuse, whoever waits for an answer."""
+        self._refused_order = command.order
+        if command.schedule is not None and command.order == self._wanted.order:
+            self._plan = None
+            self._want(command.sequence, None, None)
 
     async def _confirm(self) -> tuple[int, dict[str, Any]]:
         """Wait up to `ACK_TIMEOUT_S` for every rank of this machine; 200 or 202 with the state."""
@@ -227,8 +234,6 @@ class ControlPlane:
                 break
             await asyncio.sleep(_POLL_S)
         if self._refused_order == order:
-            self._plan = None
-            self._want(self._wanted.sequence, None, None)
             raise ControlError(500, "a rank refused the command; handed back to SGLang's own policy")
         try:
             return (200 if done else 202), await self.state(within_s=ENGINE_TIMEOUT_S if done else 0.1)
@@ -292,14 +297,17 @@ class ControlPlane:
         """Why the acknowledgements show that some rank would not follow.
 
         A rank that runs another depth than its peers hangs them all, so a plan is sent only where every
-        scheduler process of this machine has written down that it is hooked, with the same depths.
+        scheduler process of this machine has written down that it is hooked, with the same depths and
+        gears: gears differ where plain decoding could not be set up, and then so do draft-extend steps.
         """
-        expected = depths_mask(reports[0]["built_depths"])
+        depths, gears = depths_mask(reports[0]["built_depths"]), gears_mask(reports[0]["gears"])
         for dp_rank, tp_rank, ack in self._local_acks(reports):
             if ack is None:
                 return f"the hook is not active in the scheduler of dp rank {dp_rank} tp rank {tp_rank}"
-            if ack.depths_mask != expected:
+            if ack.depths_mask != depths:
                 return f"dp rank {dp_rank} tp rank {tp_rank} has built other depths than rank 0"
+            if ack.gears_mask != gears:
+                return f"dp rank {dp_rank} tp rank {tp_rank} has other gears of off than rank 0"
         return None
 
     def _local_acks(self, reports: list[dict[str, Any]]) -> list[tuple[int, int, Ack | None]]:

@@ -178,6 +178,7 @@ class PlainDecodeHooks:
                     if not zero.defer(partial(original, worker), batch, result):
                         self._draft_nothing(zero, batch, result)
                     return None
+            zero.drop_kept(batch)
             return original(worker, batch, result, *args, **kwargs)
         zero.drop_kept(batch)
         self._draft_nothing(zero, batch, result)

@@ -84,9 +84,14 @@ class DepthZero:
         return True
 
     def can_defer(self) -> bool:
-        """Whether a draft-extend can be put off: it has no stream of its own, and a deeper state exists."""
+        """Whether a draft-extend can be put off: it has no stream of its own, and a deeper state exists.
+
+        Under a schedule only, which is sent where all ranks have the same gears.  Ranks that SGLang rules
+        may not have, and a rank that puts off what its peers do leaves them waiting in a collective.
+        """
         draft = self.worker._draft_worker
-        return "cold" in self.gears and not draft.plan_stream and self._width() > 1
+        governed = getattr(self.worker.adaptive_controller.params, "governed", False)
+        return governed and "cold" in self.gears and not draft.plan_stream and self._width() > 1
 
     def catch_up(self, extend: Callable[[Any, Any], None], batch: Any) -> None:
         """Take in what is kept of `batch`, which is about to draft."""

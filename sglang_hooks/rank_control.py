@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_hooks.ack_board import Ack, AckBoard, depths_mask
+from sglang_hooks.ack_board import Ack, AckBoard, depths_mask, gears_mask
 from sglang_hooks.governed_policy import GovernedStepPolicy, Launch
 from sglang_hooks.guard import Guard
 from sglang_hooks.recorder import Recorder
@@ -67,13 +67,16 @@ class RankControl:
         self._initial_depth = policy.depth if policy else None
         self._board = board
         self._applied = Command(order=0, sequence=0, schedule=None)
+        self._applied_at = (0, 0)
+        self._acknowledged: Ack | None = None
         self._acknowledge()
 
     def apply(self, flat: Mapping[str, object]) -> bool:
         """Follow the command in `flat` (keys with our prefix); `False`: refused, nothing changed.
 
-        Refuses what is invalid here and what is not newer than the command applied last.  The answer
-        depends on commands alone, so that all ranks give the same one.
+        Refuses what is invalid here and what is not newer than the command applied last; that one again
+        is applied already, since whoever sent it may not have had the answer.  The answer depends on
+        commands alone, so that all ranks give the same one.
         """
         policy = self.policy
         if policy is None or self._reason is not None:
@@ -84,11 +87,13 @@ class RankControl:
         except InvalidPlanError as error:
             logger.warning("specgov: a schedule was refused: %s", error)
             return False
+        if command == self._applied:
+            return True
         if command.order <= self._applied.order:
             logger.warning("specgov: order %d refused, %d is in force", command.order, self._applied.order)
             return False
         policy.follow(command.schedule, command.probe)
-        self._applied = command
+        self._applied, self._applied_at = command, (policy.decode_steps, policy.digest)
         self._acknowledge()
         return True
 
@@ -118,7 +123,12 @@ class RankControl:
         )
 
     def report(self) -> dict[str, Any]:
-        """State and telemetry, JSON-ready; the HTTP process makes `GET /speculation` of it."""
+        """State and telemetry, JSON-ready; the HTTP process makes `GET /speculation` of it.
+
+        Every rank is asked though only TP rank 0 is heard, so each writes down anew what it can do: plain
+        decoding is set up after this object is made.
+        """
+        self._acknowledge()
         policy, topology = self.policy, self.topology
         return {
             "controllable": policy is not None and self._reason is None,
@@ -147,8 +157,11 @@ class RankControl:
         }
 
     def _acknowledge(self) -> None:
-        if self._board is not None and self.policy is not None:
-            policy, applied = self.policy, self._applied
-            mask = depths_mask(policy.built_depths)
-            ack = Ack(applied.order, applied.sequence, policy.decode_steps, policy.digest, mask)
+        """Write down what was applied and what can be done, when that is news."""
+        if self._board is None or self.policy is None:
+            return
+        can = (depths_mask(self.policy.built_depths), gears_mask(self._plain_decode.gears))
+        ack = Ack(self._applied.order, self._applied.sequence, *self._applied_at, *can)
+        if ack != self._acknowledged:
             self._board.write(self.topology.slot, ack)
+            self._acknowledged = ack

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import re
+import ssl
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -51,7 +52,7 @@ def show_json(value: Any) -> None:
 def call(method: str, url: str, path: str, token_file: Path | None, **request: Any) -> dict[str, Any]:
     """The JSON answer of a running sidecar; ends the process with a message when there is none."""
     try:
-        with httpx.Client(base_url=url, timeout=10, trust_env=False) as http:
+        with httpx.Client(base_url=url, timeout=10, trust_env=False, verify=trust()) as http:
             answer = http.request(method, path, headers=_headers(token_file), **request)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         fail(f"no sidecar answers at {url}: {error}; is it running, and is --url right?")
@@ -63,6 +64,20 @@ def call(method: str, url: str, path: str, token_file: Path | None, **request: A
         return body
     fault = body.get("error") if isinstance(body, dict) else None
     fail(fault["message"] if isinstance(fault, dict) else f"HTTP {answer.status_code}")
+
+
+def trust() -> ssl.SSLContext | bool:
+    """What an https sidecar must show (`SPECGOV_CA_FILE`) and is shown (`SPECGOV_CLIENT_CERT_FILE`)."""
+    ca, cert = os.environ.get("SPECGOV_CA_FILE"), os.environ.get("SPECGOV_CLIENT_CERT_FILE")
+    if not ca and not cert:
+        return True
+    try:
+        context = ssl.create_default_context(cafile=ca or None)
+        if cert:
+            context.load_cert_chain(cert)
+    except (OSError, ssl.SSLError) as error:
+        fail(f"SPECGOV_CA_FILE and SPECGOV_CLIENT_CERT_FILE must be PEM files: {error}", EXIT_USAGE)
+    return context
 
 
 def _headers(token_file: Path | None) -> dict[str, str]:

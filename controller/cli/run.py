@@ -15,6 +15,7 @@ from controller.errors import SettingsError
 from controller.settings import Settings
 
 log = logging.getLogger("specgov")
+SECRETS = frozenset({"api.token", "api.read_token", "engine.api_key", "engine.admin_api_key"})
 
 
 def register(app: typer.Typer) -> None:
@@ -97,5 +98,9 @@ def _flags(
         key, separator, value = text.partition("=")
         if not separator:
             raise SettingsError(f"--set must be SECTION.KEY=VALUE, got {text!r}")
+        if key in SECRETS:
+            raise SettingsError(
+                f"{key} must not be given on the command line, which every process can read: use {key}_file"
+            )
         pairs[key] = value
     return settings_module.nested(pairs)

@@ -78,7 +78,7 @@ async def make(clock: Clock, tmp_path: Path) -> AsyncIterator[Callable[..., Awai
         assembly = wiring.assemble(tree, transport=engine.transport(), clock=clock, wall_clock=clock.wall)
         api = httpx.AsyncClient(
             transport=httpx.ASGITransport(app=assembly.app, raise_app_exceptions=False),
-            base_url="http://sidecar",
+            base_url="http://127.0.0.1:9470",
         )
         made.append(Bench(clock, engine, assembly, api))
         return made[-1]

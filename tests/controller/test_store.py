@@ -53,6 +53,7 @@ def test_an_override_ends_by_itself_even_while_the_sidecar_was_down(tmp_path):
     assert late.current(160.0) is None
     assert late.end_if_over(160.0) == ORDER
     assert late.end_if_over(160.0) is None
+    late.record(None)
     assert store.override() is None
     store.close()
 

@@ -1,58 +1,133 @@
-"""The table of plain_decode.py's results as Markdown:  off_table.py results.json > table.md
+"""What plain_decode.py measured, as JSON and as a page:  off_table.py OUT.json FOLDER... > page.md
 
-`results.json` is what analyse.py makes, one plan per attention backend.  Per concurrency: the median decode
-step of the plain server in ms, then per arm its step and its output tokens per second as ratios to the plain
-server's, the 95 % half width of the latter over rounds, and the number of rounds.
+A FOLDER is what one run left: records.jsonl and steps/.  From the servers' own step logs come the times
+between the results of two decode steps that both had a full batch (90 % of C or more): the median, the mean,
+and the output tokens per second of these steps.  `whole batch` is from the arrival of C requests to the end
+of the last, so with all prefills.  Ratios are to the plain server in the same round, with their range over
+rounds.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import statistics
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+FULL = 0.9
+SLOWEST_STEP_S = 0.1  # a longer gap is a prefill or a stop, not a step
 
-def rows(summary: list[dict]) -> Iterator[str]:
-    """One line per concurrency, kind of sampling and arm."""
-    groups = {(s["C"], s.get("settling")) for s in summary}
-    for concurrency, sampling in sorted(groups, key=lambda group: (str(group[1] or ""), group[0])):
-        here = [s for s in summary if (s["C"], s.get("settling")) == (concurrency, sampling)]
-        plain = next((s for s in here if s["label"] == "plain"), None)
-        if plain is None:
-            continue
-        for s in here:
-            if s is not plain:
-                yield line(concurrency, sampling, plain, s)
+Step = tuple[float, int, int]
 
 
-def line(concurrency: int, sampling: str | None, plain: dict, arm: dict) -> str:
-    """Ratios to the plain server; what was not measured is left empty."""
-    step = arm["step_ms_p50"] / plain["step_ms_p50"]
-    ratio, half = arm.get("ratio_to_plain"), arm.get("ratio_half_width")
-    rate = "" if ratio is None else f"{ratio:.3f}" + ("" if half is None else f" ± {half:.3f}")
-    steps = f"{plain['step_ms_p50']:.2f} | {arm['step_ms_p50']:.2f} | {step:.3f}"
-    cells = (
-        concurrency,
-        sampling or "greedy",
-        arm["label"],
-        steps,
-        f"{plain['tok_s']:.0f}",
-        rate,
-        arm["windows"],
-    )
+def read_jsonl(path: Path) -> list[dict]:
+    """Its records."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def steps_of(folder: Path, server: str) -> list[Step]:
+    """Time, batch size and tokens of every decode result of rank 0."""
+    found: list[Step] = []
+    for path in folder.glob(f"steps/{server}.r0.*.json"):
+        found += [(r[0], r[1], r[2]) for r in json.loads(path.read_text())["results"]]
+    return sorted(found)
+
+
+def window_of(record: dict, steps: list[Step]) -> dict | None:
+    """Its steps with full batches; None when there were none."""
+    inside = [s for s in steps if record["from_s"] <= s[0] < record["to_s"]]
+    full = [
+        (b[0] - a[0], b[2])
+        for a, b in itertools.pairwise(inside)
+        if min(a[1], b[1]) >= FULL * record["C"] and b[0] - a[0] < SLOWEST_STEP_S
+    ]
+    if not full:
+        return None
+    seconds = [s for s, _ in full]
+    return {
+        "round": record["round"],
+        "steps": len(full),
+        "step_ms_median": round(statistics.median(seconds) * 1e3, 3),
+        "step_ms_mean": round(statistics.mean(seconds) * 1e3, 3),
+        "tok_s": round(sum(tokens for _, tokens in full) / sum(seconds), 1),
+        "whole_batch_tok_s": round(record["batch_tokens"] / record["whole_batch_s"], 1),
+    }
+
+
+def measured(folder: Path) -> dict:
+    """One run: setups, what was in force, equal tokens, and the windows by concurrency and arm."""
+    records = read_jsonl(folder / "records.jsonl")
+    logs: dict[str, list[Step]] = {}
+    windows: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        if record["kind"] == "window" and record.get("batch_tokens"):
+            name = record["server"]
+            logs.setdefault(name, steps_of(folder, name))
+            window = window_of(record, logs[name])
+            if window is not None:
+                windows[str(record["C"])][record["label"]].append(window)
+    return {
+        "servers": {r["server"]: r["setup"] for r in records if r["kind"] == "start"},
+        "in_force": {r["server"]: r["plain_decode"] for r in records if r["kind"] == "after"},
+        "hook_errors": {r["server"]: r["hook_errors"] for r in records if r["kind"] == "after"},
+        "equal": [
+            {"how": r["how"], "same": r["same"], "of": r["of"]} for r in records if r["kind"] == "equal"
+        ],
+        "windows": windows,
+    }
+
+
+def ratios(mine: list[dict], plain: list[dict], key: str) -> list[float]:
+    """To the plain server's window of the same round."""
+    by_round = {w["round"]: w[key] for w in plain}
+    return [w[key] / by_round[w["round"]] for w in mine if w["round"] in by_round]
+
+
+def spread(values: list[float]) -> str:
+    """Mean and range of ratios, as a change in percent."""
+    if not values:
+        return ""
+    changes = [100 * (v - 1) for v in values]
+    text = f"{statistics.mean(changes):+.1f} %"
+    return text if len(changes) == 1 else f"{text} ({min(changes):+.1f} to {max(changes):+.1f})"
+
+
+def page(runs: dict[str, dict]) -> Iterator[str]:
+    """Lines of Markdown."""
+    for name, run in runs.items():
+        attention = next(iter(run["servers"].values()))["attention"]
+        yield f"\n## {name}: {attention}\n"
+        for server, status in run["in_force"].items():
+            yield f"- `{server}`: {json.dumps(status)}, hook errors {run['hook_errors'][server]}"
+        for equal in run["equal"]:
+            same = f"{equal['same']} of {equal['of']}"
+            yield f"- greedy tokens equal to the plain server's, prompts {equal['how']}: {same}"
+        yield "\n| C | arm | rounds | step ms, median | mean | step, mean | tok/s | whole batch, tok/s |"
+        yield "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+        for concurrency, arms in sorted(run["windows"].items(), key=lambda item: int(item[0])):
+            for label, windows in sorted(arms.items()):
+                yield row(concurrency, label, windows, arms.get("plain", []))
+
+
+def row(concurrency: str, label: str, windows: list[dict], plain: list[dict]) -> str:
+    """One arm: its own times, then its changes against the plain server."""
+    mean: Callable[[str], float] = lambda key: statistics.mean(w[key] for w in windows)  # noqa: E731
+    cells = [concurrency, label, len(windows), f"{mean('step_ms_median'):.2f}", f"{mean('step_ms_mean'):.2f}"]
+    if label == "plain":
+        cells += ["", f"{mean('tok_s'):.0f}", f"{mean('whole_batch_tok_s'):.0f}"]
+    else:
+        cells += [spread(ratios(windows, plain, k)) for k in ("step_ms_mean", "tok_s", "whole_batch_tok_s")]
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def main() -> None:
-    """Every plan of the file that has a plain server."""
-    for name, plan in json.loads(Path(sys.argv[1]).read_text()).items():
-        lines = list(rows(plan.get("summary") or []))
-        if lines:
-            print(f"\n## {name}\n")
-            print("| C | sampling | arm | plain ms | step ms | ratio | plain tok/s | tok/s ratio | n |")
-            print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-            print("\n".join(lines))
+    """Every folder."""
+    runs = {Path(folder).name: measured(Path(folder)) for folder in sys.argv[2:]}
+    Path(sys.argv[1]).write_text(json.dumps(runs, indent=1) + "\n")
+    print("\n".join(page(runs)))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sglang_hooks import ack_board
-from sglang_hooks.ack_board import SLOT_BYTES, Ack, AckBoard, depths_mask
+from sglang_hooks.ack_board import SLOT_BYTES, Ack, AckBoard, depths_mask, gears_mask
 
-ACK = Ack(order=7, sequence=42, decode_steps=91234, digest=18374, depths_mask=0b1111)
+ACK = Ack(order=7, sequence=42, decode_steps=91234, digest=18374, depths_mask=0b1111, gears_mask=0b0110)
 
 
 @pytest.fixture
@@ -72,3 +72,8 @@ def test_depths_are_compared_by_mask():
     """Bit d stands for depth d."""
     assert depths_mask([0, 1, 3]) == 0b1011
     assert depths_mask([70, 80]) == 1 << 63
+
+
+def test_gears_are_compared_by_mask():
+    """Bit 1 stands for warm, bit 2 for cold, as in the list of gears."""
+    assert gears_mask(["warm", "cold"]) == 0b0110

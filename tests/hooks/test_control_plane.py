@@ -216,6 +216,27 @@ async def test_ranks_with_other_depths_stop_control_before_it_starts():
         await make_plane(engine).put(plan())
 
 
+async def test_ranks_with_other_gears_stop_control_before_it_starts():
+    """Plain decoding failed on one rank: it would run draft-extends that its peer leaves out, and hang."""
+    engine = FakeEngine(tp_size=2, gears=("warm", "cold"))
+    engine.ranks[1]._plain_decode.gears = ("warm",)
+    engine.ranks[1].report()
+    for depth in (0, 3):
+        with pytest.raises(ControlError, match="tp rank 1 has other gears of off than rank 0"):
+            await make_plane(engine).put(plan(depth=depth))
+    assert engine.sent == []
+
+
+async def test_a_fallback_that_a_rank_refuses_becomes_native():
+    """Nobody waits for its answer; the dead holder's schedule must not stay on the rank that refused."""
+    engine = FakeEngine(dp_size=2)
+    plane = make_plane(engine, fallback=0)
+    await plane.put(plan(lease_s=5))
+    engine.ranks[1]._plain_decode.gears = ()
+    await asyncio.sleep(6)
+    assert engine.depths_at(1) == [2, 2]
+
+
 async def test_a_missing_dp_rank_stops_control():
     """One of two DP ranks does not report: it is unknown, not absent."""
     engine = FakeEngine(dp_size=2)

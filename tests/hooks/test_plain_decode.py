@@ -322,6 +322,12 @@ def test_a_draft_extend_that_cannot_be_put_off_runs_in_every_step():
         hooks.around_draft_extend_for_decode(sglang, DRAFT_WORKER, make_batch(), make())[0] == "SGLang's own"
     )
     hooks._zero.deferrable = True
+    hooks.around_draft_extend_for_decode(sglang, DRAFT_WORKER, make_batch(), make())
+    assert hooks._zero.kept == 1
+    hooks._zero.deferrable = False  # SGLang rules again: what was kept has a hole behind it
+    hooks.around_draft_extend_for_decode(sglang, DRAFT_WORKER, make_batch(), make())
+    assert hooks._zero.kept == 0
+    hooks._zero.deferrable = True
     hooks._zero.defer = None
     assert (
         hooks.around_draft_extend_for_decode(sglang, DRAFT_WORKER, make_batch(), make())[0] == "SGLang's own"

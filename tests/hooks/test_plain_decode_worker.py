@@ -111,12 +111,14 @@ def test_a_backend_that_was_not_adapted_has_no_event_to_give():
         ({"states": (0,)}, False),
         ({"plan_stream": object()}, False),
         ({"gears": ("warm",)}, False),
+        ({"governed": False}, False),
     ],
-    ids=["as usual", "no deeper state", "a stream of its own", "a draft with state"],
+    ids=["as usual", "no deeper state", "a stream of its own", "a draft with state", "SGLang rules"],
 )
 def test_a_draft_extend_is_put_off_only_where_it_can_be_caught_up(change, can):
-    """It takes the deepest state's draft-extend, on the stream of the step."""
-    zero = make_zero(states=change.get("states", (0, 1, 4)))
+    """It takes the deepest state's draft-extend, on the stream of the step, and peers that do the same."""
+    policy = make(governed=change.get("governed", True))
+    zero = make_zero(states=change.get("states", (0, 1, 4)), policy=policy)
     zero.worker._draft_worker.plan_stream = change.get("plan_stream")
     zero.gears = change.get("gears", zero.gears)
     assert zero.can_defer() is can

@@ -102,7 +102,7 @@ def test_other_keys_go_on_to_sglang(hooks):
     """With ours and without; a refusal of ours refuses the whole request."""
     assert set_state(hooks, {"pp_max_micro_batch_size": 8}) == ([{"pp_max_micro_batch_size": 8}], True)
     assert set_state(hooks, {**OURS, "x": 1}) == ([{"x": 1}], True)
-    assert set_state(hooks, {**OURS, "x": 1}) == ([], False)
+    assert set_state(hooks, {**OURS, "specgov.sequence": 43, "x": 1}) == ([], False)
 
 
 def test_our_exception_while_applying_is_counted_and_answered(hooks, caplog):

@@ -20,13 +20,33 @@ def test_a_command_is_followed_and_acknowledged_with_the_step_it_came_at():
     """Two steps were launched before it: that and their digest are what ranks are compared by."""
     board = AckBoard(bytearray(4 * SLOT_BYTES))
     control = make_control(make_policy(), topology=Topology(dp_rank=1, tp_rank=1, tp_size=2), board=board)
-    assert board.read(3) == Ack(0, 0, 0, 0, 0b1111)
+    assert board.read(3) == Ack(0, 0, 0, 0, 0b1111, 0b0010)
     control.policy.get_steps_for_batch(1)
     control.policy.get_steps_for_batch(1)
     digest = control.policy.digest
     assert control.apply(Command(5, 42, DEEP).to_wire())
-    assert board.read(3) == Ack(5, 42, 2, digest, 0b1111)
+    assert board.read(3) == Ack(5, 42, 2, digest, 0b1111, 0b0010)
     assert control.policy.get_steps_for_batch(1) == 3
+
+
+def test_a_command_that_comes_twice_is_applied_once_and_answered_alike():
+    """Whoever sent it may have lost the first answer; steps and digest stay those of the first time."""
+    board = AckBoard(bytearray(SLOT_BYTES))
+    control = make_control(make_policy(), board=board)
+    assert control.apply(Command(5, 42, DEEP).to_wire())
+    first = board.read(0)
+    control.policy.get_steps_for_batch(1)
+    assert control.apply(Command(5, 42, DEEP).to_wire())
+    assert board.read(0) == first
+
+
+def test_gears_that_come_later_are_written_down_with_the_next_report():
+    """SGLang builds the state for depth 0 after the worker, and with it what the ranks are compared by."""
+    board = AckBoard(bytearray(SLOT_BYTES))
+    control = make_control(make_policy(), board=board)
+    control._plain_decode.gears = ("warm", "cold")
+    control.report()
+    assert board.read(0) == Ack(0, 0, 0, 0, 0b1111, 0b0110)
 
 
 @pytest.mark.parametrize("order", [4, 5])

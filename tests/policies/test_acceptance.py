@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from policies.acceptance import AcceptanceParams, Survival, expected_tokens, exposure, yields
@@ -90,8 +91,6 @@ def test_the_error_of_a_difference_is_less_than_that_of_its_parts() -> None:
     p, variance = survival.conditional(2)
     result = yields(p, variance, [1, 2])
     alone = (result.gradient**2) @ variance
-    import numpy as np
-
     between = result.difference_variance(np.array([0]))[0, 1]
     assert between < alone[1]
 

@@ -11,7 +11,7 @@ from tests.policies.bench import BUILT, Bench
 
 
 def test_drafts_at_low_load_and_turns_off_at_high_load() -> None:
-    """From a cold start: depth 4 at 4 requests (3.0 / 7.3 ms beats 1 / 5.1), off at 256 (1 / 10.1 beats all)."""
+    """From a cold start: depth 4 at 4 requests (3.0 / 7.3 ms beats 1 / 5.1), off at 256 (1 / 10.1 ms)."""
     policy = Goodput()
     bench = Bench(policy, batch=lambda t: 4 if t % 40 < 20 else 256).run(80)
     assert bench.schedule.arm_for(4) == Arm(4)
@@ -19,7 +19,7 @@ def test_drafts_at_low_load_and_turns_off_at_high_load() -> None:
 
 
 def test_finds_the_strictly_better_arm_from_the_worst_start() -> None:
-    """At 256 requests off takes 10 ms and depth 4 53 ms for 3.0 tokens: off within 20 s, though it started at 4."""
+    """At 256 requests off takes 10 ms, depth 4 53 ms for 3.0 tokens: off within 20 s, from depth 4."""
     bench = Bench(Goodput(), batch=lambda _t: 256).run(20)
     assert bench.schedule.arm_for(256) == OFF_COLD
 
@@ -47,7 +47,7 @@ def test_probes_stay_below_one_percent_of_decode_time() -> None:
 
 @pytest.mark.slow
 def test_follows_acceptance_that_drifts_every_five_minutes() -> None:
-    """p between 0.745 and 0.1 at 24 requests: drafting in the good phases, off in the bad, regret under 2 %."""
+    """p 0.745 and 0.1 in turn at 24 requests: drafting in the good phases only, regret under 2 %."""
     bench = Bench(Goodput(), batch=lambda _t: 24, p=lambda t: 0.745 if t % 600 < 300 else 0.1)
     arms = [bench.run(n).schedule.arm_for(24) for n in (290, 300, 310)]
     assert [arm.depth > 0 for arm in arms] == [True, False, True]

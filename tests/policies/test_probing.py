@@ -5,7 +5,7 @@ import pytest
 
 from policies.drift import ChangeRate, Cusum, DriftParams
 from policies.goodput import Goodput
-from policies.probing import ProbeParams, Prober, gain_above, normal_cdf
+from policies.probing import Pending, ProbeParams, Prober, gain_above, normal_cdf
 from policies.types import OFF_COLD, Arm, Observation, Probe
 from tests.policies.bench import BUILT, Bench
 
@@ -73,8 +73,6 @@ def test_a_probe_whose_batch_sizes_do_not_come_up_is_dropped() -> None:
 
 def pretend(prober: Prober, now_s: float) -> None:
     """Depth 2 was asked for 8 steps in bucket 3, while off was chosen there."""
-    from policies.probing import Pending
-
     prober.pending = Pending(Probe(Arm(2), 8, 8, 4, 7, 1), 3, OFF_COLD, now_s)
 
 

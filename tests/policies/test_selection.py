@@ -18,9 +18,14 @@ def scene(value: list[list[float]], **changed: object) -> Surface:
     sizes, arms = v.shape
     parts = {
         "value": v, "error": np.zeros((sizes, arms)), "incumbent": np.zeros(sizes, dtype=np.intp),
-        "weight": np.full(sizes, 1 / sizes), "price": np.zeros(sizes - 1), "pair": 1.0 - np.eye(arms),
+        "weight": np.full(sizes, 1 / sizes), "crossing": priced(np.zeros(sizes - 1), arms),
     }  # fmt: skip
     return Surface(**{**parts, **changed})
+
+
+def priced(price: np.ndarray, arms: int) -> np.ndarray:
+    """The same price for every change of arm at a boundary."""
+    return price[:, None, None] * (1.0 - np.eye(arms))
 
 
 def pick(surface: Surface, min_gain: float = 0.01, confidence: float = 1.0) -> list[int]:
@@ -36,31 +41,33 @@ def test_the_best_arm_of_each_size_when_switching_is_free() -> None:
 def test_a_gain_below_margin_and_error_changes_nothing() -> None:
     """5 % better with an error of 6 %: stays; with 3 %: changes (0.05 > 0.01 + 0.03 + tie)."""
     for error, expected in ((0.06, 0), (0.03, 1)):
-        assert pick(scene([[0.0, 0.05]], error=np.full((1, 2), error), price=np.zeros(0))) == [expected]
+        assert pick(scene([[0.0, 0.05]], error=np.full((1, 2), error))) == [expected]
 
 
 def test_equal_arms_go_to_the_shallower() -> None:
     """Same value, neither in force: index 1 rather than 2."""
-    assert pick(scene([[-1.0, 0.0, 0.0]], price=np.zeros(0))) == [1]
+    assert pick(scene([[-1.0, 0.0, 0.0]])) == [1]
 
 
 def test_a_boundary_must_be_worth_its_switches() -> None:
-    """Middle of three sizes 3 % better with arm 1; two boundaries at 1 % of time each forbid it, free ones not."""
+    """The middle of three sizes is 3 % better with arm 1: not worth two boundaries at 1 % of time each."""
     value = [[0.0, -0.1], [0.0, 0.03], [0.0, -0.1]]
     assert pick(scene(value)) == [0, 1, 0]
-    assert pick(scene(value, price=np.full(2, 0.01))) == [0, 0, 0]
+    assert pick(scene(value, crossing=priced(np.full(2, 0.01), 2))) == [0, 0, 0]
 
 
 def test_an_arm_that_must_not_be_chosen_is_not() -> None:
     """-inf keeps it out, whatever the others are."""
-    assert pick(scene([[-50.0, -np.inf]], price=np.zeros(0))) == [0]
+    assert pick(scene([[-50.0, -np.inf]])) == [0]
 
 
 def test_no_other_schedule_is_cheaper() -> None:
     """Against all 3^6 schedules of a random surface (seed 3): the path that was found costs the least."""
     rng = np.random.default_rng(3)
     s = scene(
-        rng.normal(size=(6, 3)).tolist(), price=rng.uniform(0, 0.2, 5), weight=rng.uniform(0.05, 0.3, 6)
+        rng.normal(size=(6, 3)).tolist(),
+        crossing=rng.uniform(0, 0.2, (5, 3, 3)),
+        weight=rng.uniform(0.05, 0.3, 6),
     )
 
     def cost(path: tuple[int, ...]) -> float:
@@ -68,7 +75,7 @@ def test_no_other_schedule_is_cheaper() -> None:
             s.weight[g] * (0.001 * a - s.value[g, a] + 0.01 * (a != s.incumbent[g]))
             for g, a in enumerate(path)
         )
-        return here + sum(p * (a != b) for p, (a, b) in zip(s.price, itertools.pairwise(path), strict=True))
+        return here + sum(s.crossing[g, a, b] for g, (a, b) in enumerate(itertools.pairwise(path)))
 
     best = min(itertools.product(range(3), repeat=6), key=cost)
     assert pick(s) == list(best)
@@ -100,7 +107,7 @@ def test_at_the_greatest_batch_size_nothing_lies_above() -> None:
 
 
 def test_crossings_are_counted_within_and_between_ticks() -> None:
-    """Ticks at 8 and at 32 in turn, 100 steps each: every edge from 12 to 32 is crossed once per 100 steps."""
+    """Ticks at 8 and at 32 in turn, 100 steps each: the edges between are crossed once in 100 steps."""
     load, (starts, _) = Load(), grid()
     for i in range(100):
         load.observe([cell(8 if i % 2 else 32, 100)], [1.0], 1.0)
@@ -110,7 +117,7 @@ def test_crossings_are_counted_within_and_between_ticks() -> None:
 
 
 def test_switches_between_ticks_teach_how_many_crossings_ticks_do_not_show() -> None:
-    """Both sides in every tick shows 2 crossings; the engine counted 20: rates become nearly ten times larger."""
+    """Both sides in every tick shows 2 crossings; the engine counted 20: ten times as many."""
     load, (starts, _) = Load(), grid()
     table = Schedule((Row(1, Arm(2)), Row(24, OFF_COLD)))
     for _ in range(100):
@@ -123,7 +130,7 @@ def test_switches_between_ticks_teach_how_many_crossings_ticks_do_not_show() -> 
 def test_what_cold_costs_later_is_measured() -> None:
     """A rise, after which half the request-steps draft nothing though 1.8 tokens were expected.
 
-    1 s at depth 1, half of it after cold, 1 - 1 / 1.8 = 0.44: 0.22 s lost, averaged with the prior (20 steps).
+    1 s at depth 1, half of it after cold, 1 - 1 / 1.8 = 0.44: 0.22 s lost; the prior is 20 steps.
     """
     survival = Survival()
     survival.observe([CellDelta(8, Arm(1), 500, 4000, 7200, (800, 3200), (0, 0), 0, 0.0, 0.0, 0, 0)], 1.0)

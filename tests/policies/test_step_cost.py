@@ -14,8 +14,8 @@ ARMS = (OFF_COLD, OFF_WARM, Arm(1), Arm(2), Arm(4))
 def cell(batch: int, arm: Arm, ms: float, steps: int = 100, context: int = 300, bucket: int = 0) -> CellDelta:
     s = ms / 1000
     return CellDelta(
-        bucket or max(k for k in KNOTS if k <= batch), arm, steps, steps * batch, steps * batch, (), (), steps,
-        steps * s, steps * s * s, steps * batch, steps * batch * context,
+        bucket or max(k for k in KNOTS if k <= batch), arm, steps, steps * batch, steps * batch, (), (),
+        steps, steps * s, steps * s * s, steps * batch, steps * batch * context,
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_a_lasting_change_raises_the_alarm_and_is_learned() -> None:
 
 
 def test_context_that_grows_moves_what_was_timed_before() -> None:
-    """Depth 2 is seen at 300 and 1300 tokens a request (10 and 12 ms at 32): the slope is 2 ms per 32000 tokens.
+    """Depth 2 is seen at 300 and 1300 tokens a request (10 and 12 ms at 32): 2 ms per 32000 tokens.
 
     Depth 4 was timed at 300 only; with 1300 in force its estimate goes up too.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.simulator_error import compare
+from tests.benchmarks.simulator_error import compare
 
 LEVELS = (1, 16, 32, 64)
 

@@ -1,6 +1,6 @@
 """The published case: governed throughput beside speculation always on and always off, by concurrency.
 
-    python benchmarks/published_case.py [--policy goodput] [--json]
+    python -m tests.benchmarks.published_case [--policy goodput] [--json]
 
 For each profile made of published numbers (`controller/simulation/published_case.py`).  "Worst" is how far
 governed throughput is below the better side: at most 2 % is the aim.

@@ -1,6 +1,6 @@
 """How fast the simulator is: decode steps per second, and virtual over real time.
 
-    python benchmarks/simulator_speed.py [--seconds 3600] [--json]
+    python -m tests.benchmarks.simulator_speed [--seconds 3600] [--json]
 
 An hour of a steady load at several levels of concurrency, governed by a policy through the sidecar's
 observer and the hook's own policy, recorder and control plane; and with one arm held, without any of them.

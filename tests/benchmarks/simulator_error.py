@@ -1,6 +1,6 @@
 """How far the simulator is from the real server: the same closed loop, the same profile.
 
-    python benchmarks/simulator_error.py [--json]
+    python -m tests.benchmarks.simulator_error [--json]
 
 The measured figures are in `data/`; `docs/simulator.md` shows what this prints.
 """

@@ -1,0 +1,89 @@
+"""What a client of the API may do to the sidecar: how much, how often, how slowly, and from which page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI, Request, Response
+
+from controller.refusals import refusal
+from controller.settings import ApiSettings, is_loopback
+
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Never limited: a flood must not get the pod restarted, nor hide it."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+BURST_S = 2.0
+"""Requests of this many seconds may come at once."""
+
+
+class Allowance:
+    """A token bucket: `per_s` requests a second, `BURST_S` seconds' worth at once."""
+
+    def __init__(self, per_s: float, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._clock = clock
+        self._most = max(1.0, per_s * BURST_S)
+        self._left = self._most
+        self._at_s = clock()
+
+    def take(self) -> float:
+        """0 when the request may pass, else the seconds until one may."""
+        now_s = self._clock()
+        self._left = min(self._most, self._left + max(0.0, now_s - self._at_s) * self._per_s)
+        self._at_s = now_s
+        if self._left >= 1.0:
+            self._left -= 1.0
+            return 0.0
+        return (1.0 - self._left) / self._per_s
+
+
+def add_limits(app: FastAPI, settings: ApiSettings, clock: Callable[[], float]) -> None:
+    """Refuse what is too much before anything else looks at it."""
+    allowance = Allowance(settings.max_requests_per_s, clock)
+
+    @app.middleware("http")
+    async def bounded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        answer = _too_often(request, allowance) or _from_elsewhere(request, settings)
+        answer = answer or await _too_much(request, settings) or await call_next(request)
+        answer.headers["cache-control"] = "no-store"
+        answer.headers["x-content-type-options"] = "nosniff"
+        return answer
+
+
+def _too_often(request: Request, allowance: Allowance) -> Response | None:
+    if request.url.path in PROBES or not (wait_s := allowance.take()):
+        return None
+    answer = refusal(429, "too many requests; api.max_requests_per_s is the limit of all clients together")
+    answer.headers["retry-after"] = str(int(wait_s) + 1)
+    return answer
+
+
+def _from_elsewhere(request: Request, settings: ApiSettings) -> Response | None:
+    """Without a token only this machine's own names may change something.
+
+    A page whose name was rebound to 127.0.0.1 is of the same origin for its browser; its Host gives it away.
+    """
+    if request.method in SAFE_METHODS or settings.has_token:
+        return None
+    host = request.headers.get("host", "")
+    name = host if host.endswith("]") or ":" not in host else host.rpartition(":")[0]
+    if is_loopback(name):
+        return None
+    return refusal(403, "without api.token_file orders are taken at localhost only, not for this Host")
+
+
+async def _too_much(request: Request, settings: ApiSettings) -> Response | None:
+    """Read the body, within its bounds of size and time."""
+    chunks, size, limit = [], 0, settings.max_body_bytes
+    try:
+        async with asyncio.timeout(settings.body_timeout_s):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limit:
+                    return refusal(413, f"the body must be at most {limit} bytes")
+                chunks.append(chunk)
+    except TimeoutError:
+        return refusal(408, f"the body must arrive within {settings.body_timeout_s:g} s")
+    request._body = b"".join(chunks)  # noqa: SLF001  where Starlette keeps a body that was read
+    return None
