@@ -27,9 +27,18 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         401: "The bearer token is missing or wrong",
         403: "Without a token, orders are taken at localhost only",
         409: "The order cannot be carried out by a sidecar that runs dry",
-        413: "The body is too large",
         422: "A field breaks its rule",
     }.items()
+}
+LIMITS: dict[int | str, str] = {
+    408: "The body takes too long",
+    413: "The body is too large",
+    429: "Too many requests; `retry-after` says when to come again",
+}
+NEXT_PAGE = {
+    "operationId": "decisions_v1_decisions_get",
+    "parameters": {"before": "$response.body#/next_before"},
+    "description": "The page after this one, unless `next_before` is null",
 }
 log = logging.getLogger(__name__)
 Protect = Callable[[Request], Awaitable[None]]
@@ -43,6 +52,7 @@ def create_app(sidecar: Sidecar) -> FastAPI:
         summary="Decides, live, how deep an SGLang server should speculate",
         docs_url=None,
         redoc_url=None,
+        responses={code: {"model": ErrorBody, "description": text} for code, text in LIMITS.items()},
     )
     _add_errors(app)
     add_limits(app, sidecar.settings.api, sidecar.clock)
@@ -145,7 +155,12 @@ def _add_views(app: FastAPI, sidecar: Sidecar, reads: Protect) -> None:
         """The policy in force, its parameters and schedule, and the shadow policy."""
         return sidecar.policy()
 
-    @app.get("/v1/decisions", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})
+    @app.get(
+        "/v1/decisions",
+        tags=["views"],
+        dependencies=guard,
+        responses={401: REFUSALS[401], 200: {"links": {"next": NEXT_PAGE}}},
+    )
     def decisions(
         before: Annotated[
             int | None, Query(ge=1, le=2**53, description="Only rows older than this id")

@@ -240,7 +240,7 @@ class ControlLoop:
     def _judge(
         self, decision: Decision, steered: Steered, effect: EffectState, scrape: Scrape, now_unix_s: float
     ) -> tuple[ActiveCondition, ...]:
-        loads, control = scrape.sample.loads, scrape.sample.control
+        loads, control = scrape.sample.loads or scrape.sample.metrics, scrape.sample.control
         problems = (*(loads.problems if loads else ()), *(control.problems if control else ()))
         messages = judge(
             link=self._link,

@@ -319,6 +319,9 @@ def load(
     `flags` is a nested mapping, as `nested` makes it of dotted keys.
     """
     _check_environment(environ)
+    for key in flags or {}:
+        if key not in Settings.model_fields:
+            raise SettingsError(f"{key} is not a setting; see docs/settings.md")
     values = _read_toml(file) if file else {}
 
     class _Sourced(Settings):

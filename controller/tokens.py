@@ -46,7 +46,11 @@ class TokenSource:
     def matches(self, presented: str) -> bool:
         """Whether `presented` is the secret; takes the same time whatever differs."""
         secret = self.get()
-        return secret is not None and hmac.compare_digest(presented.encode(), secret.encode())
+        return secret is not None and hmac.compare_digest(_bytes(presented), _bytes(secret))
 
     def __repr__(self) -> str:
         return "TokenSource(***)"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

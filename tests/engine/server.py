@@ -48,9 +48,9 @@ MODES = {
     "dp2": (LAUNCH, [*SPECULATION, "--dp", "2"], ONE_CORE_A_RANK),
     "tp4": (LAUNCH, [*SPECULATION, "--tp", "4"], {**OVERLAP, "SGLANG_CPU_OMP_THREADS_BIND": "0|0|1|1"}),
 }
-"""`base`: no speculation, an API key and an admin key; `bare`: no speculation, no plugin; `static`: speculation at one depth; `tree`: with
-two candidates per position; `sync`: speculation without the overlap scheduler; `overlap`: with it; `tp2`,
-`dp2`, `tp4`: with it, on several ranks."""
+"""`base`: no speculation, an API key and an admin key; `bare`: no speculation, no plugin; `static`:
+speculation at one depth; `tree`: with two candidates per position; `sync`: speculation without the overlap
+scheduler; `overlap`: with it; `tp2`, `dp2`, `tp4`: with it, on several ranks."""
 
 
 class ServerFailedError(Exception):

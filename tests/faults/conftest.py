@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -41,7 +42,10 @@ class Interposer(httpx.AsyncBaseTransport):
         for name in (f"{request.method} {path}", path, EVERYTHING):
             if name in self.faults:
                 return await self.faults[name](request)
-        return await self._inner.handle_async_request(request)
+        await asyncio.sleep(0)  # sent, not arrived
+        answer = await self._inner.handle_async_request(request)
+        await asyncio.sleep(0)  # answered, not read
+        return answer
 
 
 class FaultyEngine(FakeEngine):

@@ -1,0 +1,233 @@
+"""A simulated week of one sidecar: `python -m tests.soak.week [--ticks N] [--seconds S]`.
+
+The whole sidecar (client, observer, goodput policy, guards, steering, metrics, SQLite on disk, API) beside
+the tests' engine, one tick a virtual second, with a day's load, and at random: restarts of the engine, faults
+of the wire, orders, reads of the API.  Ends with figures, and with an error when memory, file, tasks,
+threads or descriptors grew, a turn failed, an acknowledged order was lost or a lease outlived its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import math
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from controller import settings as settings_module
+from controller import wiring
+from tests.controller.conftest import Clock
+from tests.controller.fake_engine import FakeEngine
+
+WEEK_S = 604_800
+WARM_UP = 0.2
+"""Share of the ticks before memory is looked at: caches and the status page's half hour fill up."""
+MAX_GROWTH_BYTES = 1 << 20
+STORE_BYTES = 4 << 20
+MAX_FILE_BYTES = 3 * STORE_BYTES
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class ChangingTransport(httpx.AsyncBaseTransport):
+    """The engine's, or a fault in its place."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+        self._inner = inner
+        self.fault: Any = None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if isinstance(self.fault, Exception):
+            raise self.fault
+        if self.fault is not None:
+            return httpx.Response(*self.fault, request=request)
+        return await self._inner.handle_async_request(request)
+
+
+FAULTS = (httpx.ConnectError("refused"), httpx.ReadError("reset"), (500,), (200,), (404,), (401,))
+
+
+@dataclass
+class Figures:
+    """What the run showed."""
+
+    ticks: int = 0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    faults: int = 0
+    restarts: int = 0
+    orders: int = 0
+    orders_lost: int = 0
+    api_requests: int = 0
+    failed_ticks: int = 0
+    plans_pushed: int = 0
+    rss_warm_bytes: int = 0
+    rss_end_bytes: int = 0
+    file_bytes: int = 0
+    tasks: int = 0
+    threads: int = 0
+    descriptors: int = 0
+    descriptors_warm: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Week:
+    """One sidecar, one engine, one random course of events."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.path = folder / "state.db"
+        self.clock = Clock()
+        self.engine = FakeEngine(self.clock)
+        self.transport = ChangingTransport(self.engine.transport())
+        self.random = random.Random(seed)
+        self.figures = Figures()
+        pairs = {
+            "store.path": str(self.path),
+            "store.max_bytes": STORE_BYTES,
+            "policy.name": "goodput",
+            "policy.shadow": "threshold",
+            "api.max_requests_per_s": 10_000,
+        }
+        tree = settings_module.load(flags=settings_module.nested(pairs), environ={})
+        self.assembly = wiring.assemble(
+            tree, transport=self.transport, clock=self.clock, wall_clock=self.clock.wall
+        )
+        app = httpx.ASGITransport(app=self.assembly.app)
+        self.api = httpx.AsyncClient(transport=app, base_url="http://127.0.0.1:9470")
+        self._fault_left = 0
+        self._order: str | None = None
+
+    async def run(self, ticks: int, seconds: float) -> Figures:
+        """So many ticks, or as many as fit into `seconds`."""
+        began_s, cpu_s, found = time.monotonic(), time.process_time(), self.figures
+        while found.ticks < ticks and time.monotonic() - began_s < seconds:
+            await self._tick()
+            done = max(found.ticks / ticks, (time.monotonic() - began_s) / seconds)
+            if not found.rss_warm_bytes and done >= WARM_UP:
+                found.rss_warm_bytes, found.descriptors_warm = _rss_bytes(), _descriptors()
+        found.wall_s, found.cpu_s = time.monotonic() - began_s, time.process_time() - cpu_s
+        await self._end()
+        return found
+
+    async def _tick(self) -> None:
+        found, loop = self.figures, self.assembly.sidecar.loop
+        found.ticks += 1
+        self.clock.now_s += 1
+        day = math.sin(self.clock.now_s / 86_400 * 2 * math.pi)
+        size = max(1, round(20 + 18 * day + self.random.gauss(0, 4)))
+        self.engine.decode(size, steps=self.random.randint(5, 40), seconds=0.01 + 0.0004 * size)
+        self.engine.queue = max(0, size - 32)
+        self._wire()
+        try:
+            await loop.tick(self.clock.now_s)
+        except Exception as error:  # noqa: BLE001  a soak counts whatever is raised
+            found.failed_ticks += 1
+            found.problems.append(repr(error)[:200])
+        if self.engine.plan and self.clock.now_s >= self.engine.expires_s:
+            self.engine._expire()
+        if found.ticks % 60 == 0:
+            await self._operator()
+
+    def _wire(self) -> None:
+        if self._fault_left:
+            self._fault_left -= 1
+            if not self._fault_left:
+                self.transport.fault = None
+        elif self.random.random() < 1 / 600:
+            self._fault_left = self.random.randint(1, 40)
+            self.transport.fault = self.random.choice(FAULTS)
+            self.figures.faults += 1
+        if self.random.random() < 1 / 7200:
+            self.engine.start()
+            self.figures.restarts += 1
+
+    async def _operator(self) -> None:
+        found = self.figures
+        if self._order is not None:
+            seen = (await self.api.get("/v1/override")).json()
+            found.orders_lost += seen.get("reason") != self._order
+        if self.random.random() < 0.05:
+            self._order = f"order {found.orders}"
+            body = {"mode": self.random.choice(["off", "on", "no_deeper"]), "reason": self._order}
+            answer = await self.api.put("/v1/override", json=body)
+            if answer.status_code != 200 or not answer.json()["durable"]:
+                found.problems.append(f"order: {answer.status_code} {answer.text[:200]}")
+            found.orders += 1
+        elif self._order is not None and self.random.random() < 0.2:
+            await self.api.delete("/v1/override", params={"reason": "over"})
+            self._order = None
+        for path in ("/metrics", "/v1/status", "/v1/decisions", "/v1/history", "/v1/benefit", "/v1/policy"):
+            answer = await self.api.get(path)
+            found.api_requests += 1
+            if answer.status_code != 200:
+                found.problems.append(f"{path}: {answer.status_code}")
+
+    async def _end(self) -> None:
+        found = self.figures
+        await self.assembly.sidecar.loop._scraper.aclose()
+        gc.collect()
+        found.rss_end_bytes, found.descriptors = _rss_bytes(), _descriptors()
+        found.file_bytes = sum(f.stat().st_size for f in self.path.parent.iterdir())
+        found.tasks = len(asyncio.all_tasks()) - 1
+        found.threads = threading.active_count()
+        found.plans_pushed = len(self.engine.puts)
+        await self.api.aclose()
+        await self.assembly.aclose()
+
+
+def judge(found: Figures) -> list[str]:
+    """What is wrong with the figures; nothing, it is hoped."""
+    growth = found.rss_end_bytes - found.rss_warm_bytes
+    return found.problems[:5] + [
+        text
+        for text, wrong in {
+            f"memory grew by {growth} bytes after the warm-up": growth > MAX_GROWTH_BYTES,
+            f"the file has {found.file_bytes} bytes": found.file_bytes > MAX_FILE_BYTES,
+            f"{found.tasks} tasks are left": found.tasks > 0,
+            f"{found.threads} threads are left": found.threads > 8,
+            "descriptors leak": found.descriptors > found.descriptors_warm + 2,
+            f"{found.orders_lost} orders were lost": found.orders_lost > 0,
+            f"{found.failed_ticks} turns failed": found.failed_ticks > 0,
+        }.items()
+        if wrong
+    ]
+
+
+def _rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def main() -> None:
+    """Run, print the figures, end with 1 when something is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ticks", type=int, default=WEEK_S)
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(_run(Path(folder), given))
+    wrong = judge(found)
+    print(json.dumps(vars(found) | {"virtual_days": found.ticks / 86_400, "wrong": wrong}, indent=2))
+    sys.exit(bool(wrong))
+
+
+async def _run(folder: Path, given: argparse.Namespace) -> Figures:
+    return await Week(folder, given.seed).run(given.ticks, given.seconds)
+
+
+if __name__ == "__main__":
+    main()
