@@ -229,7 +229,10 @@ class Goodput:
         clean = (self._clean_share if cold else 1.0, self._clean_steps)
         hurdle = (self.params.min_gain, self.params.confidence)
         horizon_s = min(self.params.probe.horizon_s, 1.0 / self.models.survival.changes.per_s)
-        view = prospect(self.models, outlook, chosen, batch, clean, horizon_s=horizon_s, hurdle=hurdle)
+        waiting = bool(finite(observation.queue_reqs))
+        view = prospect(
+            self.models, outlook, chosen, batch, clean, horizon_s=horizon_s, hurdle=hurdle, waiting=waiting
+        )
         bucket = load.current_bucket
         return self.prober.propose(view, self._clock_s, bucket_index(batch) if bucket is None else bucket)
 

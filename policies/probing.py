@@ -35,7 +35,11 @@ from policies.types import Arm, Probe
 
 Floats = npt.NDArray[np.float64]
 FIRST = 1e6
-"""Added to the value of a probe of off that was never timed: off is where a mistake is mended."""
+"""Added to the value of a probe of off where it was never timed nearby.
+
+What off costs is the one thing that must not rest on a prior: it is where every mistake is mended, and
+how it compares to drafting depends on kernels that no prior knows.
+"""
 
 Indices = npt.NDArray[np.intp]
 
@@ -105,7 +109,7 @@ class Prospect:
     horizon_s: float
     """Decode seconds that a finding will be of use."""
     first: npt.NDArray[np.bool_]
-    """Arms that come before all others: off, while it was never timed."""
+    """Arms that come before all others, whatever their value: off, where it was never timed nearby."""
     share: Floats
     """Share of decode time by size, weighed down with distance from the present batch size."""
     step_s: Floats
@@ -201,7 +205,7 @@ class Prober:
         free_s = self._free_s(min(prospect.mean_step_s, float(prospect.step_s.min())))
         for n in self._bursts(prospect.clean_steps):
             value = self._net_value(prospect, n)
-            value = np.where(prospect.first & (value > 0), value + FIRST, value)
+            value = np.where(prospect.first, FIRST + value, value)
             value[prospect.step_s * n > free_s] = -math.inf
             for a in np.argsort(-value):
                 if value[a] <= best_value:
