@@ -31,7 +31,7 @@ RANKS = ((0, 0), (0, 1))
 
 
 def plan(draw: random.Random, sequence: int) -> dict[str, object]:
-    """A random table of one to three rows and, mostly, a probe that makes each or every other step a switch."""
+    """A random table of one to three rows and, mostly, a probe that makes most steps a switch."""
     starts = [1, *sorted(draw.sample(range(2, 6), draw.randint(0, 2)))]
     depths = [draw.randint(0, 3) for _ in starts]
     gears = [{"gear": draw.choice(["warm", "cold", "frozen"])} if depth == 0 else {} for depth in depths]
