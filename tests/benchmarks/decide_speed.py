@@ -1,4 +1,4 @@
-"""How long one decision of `goodput` takes at full size: 20 buckets, 8 depths and two gears of off, all known.
+"""How long one decision of `goodput` takes at full size: 20 buckets, 8 depths and two gears of off.
 
     python -m tests.benchmarks.decide_speed
 
