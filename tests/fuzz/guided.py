@@ -11,7 +11,9 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["controller", "sglang_hooks", "prometheus_client", "tests.fuzz.targets"]):
+with atheris.instrument_imports(
+    include=["controller", "sglang_hooks", "prometheus_client", "tests.fuzz.targets"]
+):
     from tests.fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).parent / "corpus"
