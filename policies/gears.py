@@ -15,6 +15,7 @@ burst, it moves the boundary, makes warm the better gear, or drafting throughout
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +25,8 @@ from policies.types import Arm, CellDelta, Gear
 
 COLD = (Gear.COLD, Gear.FROZEN)
 MEMORY_RISES = 30.0
-PRIOR_LOSS_STEPS = 20.0
-"""Decode steps that a rise from cold is believed to cost, until measured; counts as one rise."""
+PRIOR_LOSS_STEPS, PRIOR_RISES = 20.0, 0.3
+"""Decode steps that a rise from cold is believed to cost, until measured, and the weight of that."""
 
 
 @dataclass
@@ -36,21 +37,16 @@ class ColdLedger:
     rises: float = 0.0
     _was_cold: bool = False
 
-    def observe(
-        self,
-        cells: Sequence[CellDelta],
-        seconds: Sequence[float],
-        survival: Survival,
-        switches: float | None,
-    ) -> None:
-        """Take one tick: its cells, the seconds of each, and how often the arm changed."""
+    def observe(self, cells: Sequence[CellDelta], seconds: Sequence[float], survival: Survival) -> None:
+        """Take one tick: its cells and the seconds of each.
+
+        A tick counts for one rise at most: requests that draft badly already do not do so twice.
+        """
         if not cells:
             return
         cold = any(is_cold(cell.arm) for cell in cells)
         drafting = any(cell.arm.depth for cell in cells)
-        rises = 0.0
-        if drafting and (cold or self._was_cold):
-            rises = max(1.0, (switches or 0.0) / 2) if cold else 1.0
+        rises = 1.0 if drafting and (cold or self._was_cold) else 0.0
         self._was_cold = cold and not drafting
         fade = 2.0 ** (-rises / MEMORY_RISES)
         lost_s = sum(s * shortfall(c, survival) for c, s in zip(cells, seconds, strict=True) if c.arm.depth)
@@ -58,8 +54,13 @@ class ColdLedger:
         self.rises = self.rises * fade + rises
 
     def loss_s(self, step_s: float) -> float:
-        """Seconds lost after each rise from cold, given the mean seconds of a decode step."""
-        return (self.lost_s + PRIOR_LOSS_STEPS * step_s) / (self.rises + 1.0)
+        """Seconds lost after each rise from cold, given the mean seconds of a decode step.
+
+        One standard error (of a mean of exponential losses) on the cautious side: with few rises seen, most
+        of what they cost is still to come.
+        """
+        mean = (self.lost_s + PRIOR_RISES * PRIOR_LOSS_STEPS * step_s) / (self.rises + PRIOR_RISES)
+        return mean * (1.0 + 1.0 / math.sqrt(self.rises + 1.0))
 
     def export_state(self) -> dict[str, float]:
         """JSON-ready."""

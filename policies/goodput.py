@@ -49,7 +49,7 @@ MAX_PREFILL_SHARE = 0.5
 CONTENT_FACTOR = 5.0
 """With the objective met, a change must bring this many times `min_gain`."""
 MATERIAL, MATERIAL_AHEAD = 0.001, 0.005
-"""Log-goodput that a changed schedule must bring, over the load that occurs and over sizes to come."""
+"""What a changed schedule must bring: share of decode time saved, mean log-goodput at sizes to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,8 @@ class Goodput:
         self.outlook = Outlook.of(self.models, arms)
         incumbent = self.outlook.indices(*self._in_force(observation, arms))
         regime = self._regime(observation, incumbent)
-        chosen = settle(self._choose(regime, incumbent), incumbent, self.outlook, self.models.load)
+        chosen, saving = self._choose(regime, incumbent)
+        chosen = settle(chosen, saving, incumbent, self.outlook, self.models.load)
         probe = self._probe(observation, cells, chosen)
         self._current = self.outlook.schedule(chosen)
         return self._decision(observation, regime, incumbent, chosen, probe)
@@ -131,8 +132,7 @@ class Goodput:
         self._account_probe(observation, cells, seconds)
         self.models.load.observe(cells, seconds, dt_s)
         self._learn_crossings(observation)
-        switches = finite(observation.switches)
-        self.models.ledger.observe(cells, seconds, self.models.survival, switches)
+        self.models.ledger.observe(cells, seconds, self.models.survival)
         self._learn_clean_share(cells)
         self._learn_clean_steps(cells)
         drifted = self.models.survival.observe(cells, dt_s)
@@ -205,7 +205,7 @@ class Goodput:
         tpot = np.exp(-self.outlook.log_rate + self.outlook.own_error)
         return np.asarray(tpot[g, incumbent] <= objective)
 
-    def _choose(self, meets: npt.NDArray[np.bool_] | None, incumbent: Indices) -> Indices:
+    def _choose(self, meets: npt.NDArray[np.bool_] | None, incumbent: Indices) -> tuple[Indices, float]:
         assert self.outlook is not None  # noqa: S101  (set by decide)
         scene = surface(self.models, self.outlook, incumbent)
         gain = np.full(len(SIZES), self.params.min_gain)
@@ -337,14 +337,14 @@ def _part(state: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part
 
 
-def settle(chosen: Indices, incumbent: Indices, outlook: Outlook, load: Load) -> Indices:
-    """`chosen`, or `incumbent` where the change would bring next to nothing at the sizes that occur.
+def settle(chosen: Indices, saving: float, incumbent: Indices, outlook: Outlook, load: Load) -> Indices:
+    """`chosen`, or `incumbent` where the change would save next to nothing at the sizes that occur.
 
     Every change of the schedule counts against the dwell time and the switch budget of the guards.
     """
+    if saving >= MATERIAL:
+        return chosen
     g = np.arange(len(SIZES))
     gain = outlook.log_rate[g, chosen] - outlook.log_rate[g, incumbent]
-    share, now = load.shares(STARTS), load.present(STARTS)
-    material = max(float(gain @ share), float(gain @ now)) >= MATERIAL
-    ahead = float(np.where(share <= 0, gain, 0.0).mean()) >= MATERIAL_AHEAD
-    return chosen if material or ahead else incumbent
+    ahead = float(np.where(load.shares(STARTS) <= 0, gain, 0.0).mean())
+    return chosen if ahead >= MATERIAL_AHEAD else incumbent

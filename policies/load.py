@@ -42,7 +42,7 @@ class Load:
         self._crossed = np.zeros(len(KNOTS))
         """Crossings of the lower edge of each bucket that ticks have shown."""
         self._fallen = np.zeros(len(KNOTS))
-        """Those of them that went downwards."""
+        """Ticks in which the batch fell below that edge."""
         self._shown_now = np.zeros(len(KNOTS))
         self._above: npt.NDArray[np.bool_] | None = None
         """On which side of each edge the latest tick ended, as far as it shows."""
@@ -107,10 +107,6 @@ class Load:
         """Share of decode time in each interval between `starts`."""
         return self._spread(self.seconds, starts)
 
-    def present(self, starts: Sequence[int]) -> Floats:
-        """The same for the decode steps of the latest tick."""
-        return self._spread(self.latest, starts)
-
     def crossings(self, starts: Sequence[int]) -> Floats:
         """Expected crossings per decode step of a boundary at each of `starts[1:]`."""
         often = self._switched / self._shown
@@ -118,13 +114,12 @@ class Load:
         return np.asarray(often * (self._crossed[edge] + 1e-3) / (self._steps + 1.0))
 
     def falls(self, starts: Sequence[int]) -> Floats:
-        """Expected times per decode step that the batch shrinks below each of `starts[1:]`.
+        """Expected ticks per decode step in which the batch shrinks below each of `starts[1:]`.
 
-        Until much was seen: once in `PRIOR_STEPS`.
+        Until much was seen: one in `PRIOR_STEPS`.
         """
-        often = self._switched / self._shown
         edge = np.array([bucket_index(start) for start in starts[1:]])
-        return np.asarray((often * self._fallen[edge] + 1.0) / (self._steps + PRIOR_STEPS))
+        return np.asarray((self._fallen[edge] + 1.0) / (self._steps + PRIOR_STEPS))
 
     def _spread(self, weights: Floats, starts: Sequence[int]) -> Floats:
         """Shares by interval: a bucket's weight forms a triangle around its mean batch size.

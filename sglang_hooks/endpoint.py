@@ -1,4 +1,4 @@
-"""`GET/PUT/DELETE /speculation` as a FastAPI router; everything behind it is in `control_plane`."""
+"""`GET/PUT/DELETE /speculation` on a FastAPI app; everything behind it is in `control_plane`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from sglang_hooks.control_plane import ControlError, ControlPlane
@@ -17,13 +17,13 @@ MAX_BODY_BYTES = 64 * 1024
 Mark = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def make_router(plane: ControlPlane, *, mark_read: Mark, mark_write: Mark) -> APIRouter:
-    """The three routes.
+def add_routes(app: FastAPI, plane: ControlPlane, *, mark_read: Mark, mark_write: Mark) -> None:
+    """Add the three routes to `app` itself.
 
-    `mark_read` and `mark_write` decorate the endpoints with the host's access level: SGLang reads it
-    from the endpoint function.
+    `mark_read` and `mark_write` decorate the endpoints with the host's access level.  SGLang looks it up
+    among the app's own routes: in FastAPI releases that keep an included router as one route, it would
+    not find the endpoints of a router and would let the API key steer.
     """
-    router = APIRouter()
 
     @mark_read
     async def get_speculation() -> JSONResponse:
@@ -40,10 +40,9 @@ def make_router(plane: ControlPlane, *, mark_read: Mark, mark_write: Mark) -> AP
     async def delete_speculation(holder: str | None = None) -> JSONResponse:
         return await _answer(lambda: plane.delete(holder))
 
-    router.add_api_route("/speculation", get_speculation, methods=["GET"])
-    router.add_api_route("/speculation", put_speculation, methods=["PUT"])
-    router.add_api_route("/speculation", delete_speculation, methods=["DELETE"])
-    return router
+    app.add_api_route("/speculation", get_speculation, methods=["GET"])
+    app.add_api_route("/speculation", put_speculation, methods=["PUT"])
+    app.add_api_route("/speculation", delete_speculation, methods=["DELETE"])
 
 
 async def read_body(request: Request) -> bytes:

@@ -92,7 +92,7 @@ def _add_routes(board: ack_board.AckBoard | None, reason: str | None) -> None:
     from sglang.srt.utils.auth import AuthLevel, auth_level
 
     from sglang_hooks.control_plane import ControlPlane, parse_fallback
-    from sglang_hooks.endpoint import make_router
+    from sglang_hooks.endpoint import add_routes
 
     plane = ControlPlane(
         None if reason else SglangLink(http_server),
@@ -101,10 +101,12 @@ def _add_routes(board: ack_board.AckBoard | None, reason: str | None) -> None:
         fallback=parse_fallback(os.environ.get("SPECGOV_FALLBACK")),
         reason=reason,
     )
-    router = make_router(
-        plane, mark_read=auth_level(AuthLevel.NORMAL), mark_write=auth_level(AuthLevel.ADMIN_OPTIONAL)
+    add_routes(
+        http_server.app,
+        plane,
+        mark_read=auth_level(AuthLevel.NORMAL),
+        mark_write=auth_level(AuthLevel.ADMIN_OPTIONAL),
     )
-    http_server.app.include_router(router)
 
 
 class SglangLink:

@@ -26,7 +26,7 @@ from controller.simulation.live import LiveEngine, Ticket
 from controller.simulation.surface import SGLANG_VERSION, Surface, server_info
 from sglang_hooks.ack_board import MAX_SLOTS, SLOT_BYTES, AckBoard
 from sglang_hooks.control_plane import ControlPlane
-from sglang_hooks.endpoint import make_router
+from sglang_hooks.endpoint import add_routes
 
 DEFAULT_OUTPUT_TOKENS = 128
 CHARACTERS_PER_TOKEN = 4
@@ -71,7 +71,7 @@ def make_server(
 
 def _make_app(live: LiveEngine, plane: ControlPlane, profile: CostProfile, model: str) -> FastAPI:
     app = FastAPI(title="Simulated SGLang", version=SGLANG_VERSION)
-    app.include_router(make_router(plane, mark_read=lambda f: f, mark_write=lambda f: f))
+    add_routes(app, plane, mark_read=lambda f: f, mark_write=lambda f: f)
     _add_state_routes(app, live, profile, model)
     _add_generate_routes(app, live, model)
     return app

@@ -67,7 +67,7 @@ def replay(work: tuple[Case, str]) -> dict[str, Any]:
 def table(results: Iterable[Mapping[str, Any]]) -> str:
     """The figures that have a target, as Markdown."""
     lines = [
-        "| profile | acceptance | load | policy | start | regret | against best fixed | probes | switches/min |",
+        "| profile | acceptance | load | policy | start | regret | vs best fixed | probes | switches |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for r in results:

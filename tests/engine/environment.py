@@ -12,6 +12,8 @@ INSTALLED = "0.5.23"
 """The release for which `requirements.txt` is written."""
 SGLANG = os.environ.get("SPECGOV_ENGINE_SGLANG") or INSTALLED
 """The release to test."""
+OLDER = ("transformers==5.12.1", "tokenizers==0.22.2")
+"""What releases before 0.5.22 pin, and cannot be imported without."""
 HERE = Path(__file__).parent
 REMEDY = "every test that needs no real SGLang runs with `make test-fast`"
 
@@ -58,9 +60,9 @@ def _overlaid(python, say):
             (own,) = folder.glob("lib/python*/site-packages")
             (own / "beneath.pth").write_text(beneath)
             pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", own]
-            _run(
-                [*pip, "--find-links", cache_folder() / "wheels", f"sglang=={SGLANG}"], f"no SGLang {SGLANG}"
-            )
+            beside = OLDER if tuple(map(int, SGLANG.split(".")[:3])) < (0, 5, 22) else ()
+            wheels = cache_folder() / "wheels"
+            _run([*pip, "--find-links", wheels, f"sglang=={SGLANG}", *beside], f"no SGLang {SGLANG}")
             (folder / ".complete").touch()
     return _checked(folder / "bin" / "python")
 
@@ -99,7 +101,8 @@ def _checked(python):
 
 
 def _run(command, failure):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    words, environment = [str(word) for word in command], {**os.environ, "PYTHONPATH": str(HERE / "stubs")}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).strip().splitlines()[-12:])
         raise EngineUnavailableError(f"{failure}; {REMEDY}\n{tail}")

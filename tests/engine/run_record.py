@@ -31,7 +31,9 @@ def pytest_sessionfinish():
     if path and _COUNTS:
         file = Path(path)
         runs = json.loads(file.read_text()) if file.exists() else {}
-        merge(runs.setdefault(SGLANG, {}), _COUNTS, _PLUGIN)
+        record = runs.get(SGLANG, {})
+        merge(record, _COUNTS, _PLUGIN)
+        runs |= {SGLANG: record} if record else {}
         file.write_text(json.dumps(runs, indent=1, sort_keys=True) + "\n")
 
 

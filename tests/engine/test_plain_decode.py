@@ -25,18 +25,29 @@ def probe(depth, gear=None):
     return {"depth": depth, **EVERY_OTHER_STEP} | ({"gear": gear} if depth == 0 else {})
 
 
-async def apply(client, row, wanted=None):
-    """Put a one-row plan in force on every rank; a busy machine may take longer than a request waits."""
+async def patiently(ask, unready):
+    """The answer of `ask()`, asked again while its status is in `unready`: a busy machine takes its time."""
     for _ in range(20):
-        state = await client.get("/speculation")
-        if state.status_code == 200:
-            sequence = (state.json()["sequence"] or 0) + 1
-            answer = await put(client, row, probe=wanted, sequence=sequence)
-            if answer.status_code not in (202, 504):
-                assert answer.status_code == 200, answer.text
-                return answer.json()
+        answer = await ask()
+        if answer.status_code not in unready:
+            assert answer.status_code == 200, answer.text
+            return answer.json()
         await asyncio.sleep(0.5)
-    pytest.fail("the plan was not in force in time")
+    pytest.fail(answer.text)
+
+
+async def state_now(client):
+    return await patiently(lambda: client.get("/speculation"), {504})
+
+
+async def apply(client, row, wanted=None):
+    """Put a one-row plan in force on every rank."""
+
+    async def attempt():
+        sequence = ((await state_now(client))["sequence"] or 0) + 1
+        return await put(client, row, probe=wanted, sequence=sequence)
+
+    return await patiently(attempt, {202, 504})
 
 
 async def tokens_of(client, prompt, count):
@@ -200,9 +211,9 @@ async def test_every_token_is_right_through_500_switches_of_depth_and_gear(serve
         [((1, 3), probe(0, "cold")), ((1, 0, "frozen"), probe(2)), ((1, 0, "cold"), probe(0, "warm")),
          ((1, 1), probe(0, "frozen")), ((1, 0, "warm"), probe(3))]
     )  # fmt: skip
-    before, first = launches(server), await state_of(client)
+    before, first = launches(server), await state_now(client)
     async with Mixed(client, concurrency=4) as load:
-        while load.switches(first["telemetry"], await state_of(client)) < 520:
+        while load.switches(first["telemetry"], await state_now(client)) < 520:
             assert (await apply(client, *next(turns)))["ranks_agree"] is not False
             await asyncio.sleep(1.0)
     await client.delete("/speculation")
@@ -212,7 +223,7 @@ async def test_every_token_is_right_through_500_switches_of_depth_and_gear(serve
     assert switches_of(logs[0]) >= 200  # of depth alone; the rest changes gear
     assert load.done >= 10
     assert load.aborted >= 1
-    state = await state_of(client)
+    state = await state_now(client)
     assert {t["hook_errors"] for t in state["telemetry"]} == {0}
     assert state["plain_decode"]["reason"] is None
     used = {cell["gear"] for cell in state["telemetry"][0]["cells"] if cell["steps"]}

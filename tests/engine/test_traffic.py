@@ -12,11 +12,18 @@ from tests.engine.test_governing import in_modes, put, settled, since, state_of
 COUNT = 40
 
 
+async def in_force(client, *rows, probe=None):
+    """Put a plan in force on every rank; a busy machine may take longer than a PUT waits."""
+    while (answer := await put(client, *rows, probe=probe)).status_code == 202:
+        await asyncio.sleep(0.5)
+    assert answer.status_code == 200, answer.text
+
+
 @pytest.fixture
 async def switching(server, client):
     """A schedule at depth 3 and a probe at depth 0 every other step: each step is a switch."""
     probe = {"depth": 0, "gear": "cold", "every_steps": 2, "burst_steps": 1}
-    assert (await put(client, (1, 3), probe=probe)).status_code == 200
+    await in_force(client, (1, 3), probe=probe)
     before = (await state_of(client))["telemetry"][0]["switches"]
     yield
     assert (await state_of(client))["telemetry"][0]["switches"] - before > 10
@@ -77,9 +84,9 @@ async def logprobs(client, token):
 @in_modes("overlap")
 async def test_logprobs_belong_to_the_tokens_that_are_returned_while_depths_change(client):
     """As many as tokens, of these tokens, with the values that a server at depth 0 gives (to bfloat16)."""
-    await put(client, (1, 0))
+    await in_force(client, (1, 0))
     alone = await logprobs(client, 33)
-    await put(client, (1, 3), probe={"depth": 1, "every_steps": 2, "burst_steps": 1})
+    await in_force(client, (1, 3), probe={"depth": 1, "every_steps": 2, "burst_steps": 1})
     switched = await logprobs(client, 33)
     assert [token for token, _ in switched] == [token for token, _ in alone] == successors(33, COUNT)
     assert [value for _, value in switched] == pytest.approx([value for _, value in alone], abs=0.05)
@@ -98,7 +105,7 @@ async def test_answers_match_their_regex_while_depths_change(client, switching):
 @in_modes("dp2")
 async def test_ranks_in_different_load_run_different_depths_of_one_schedule(server, client):
     """One request on rank 0, six on rank 1: the same table gives 3 here and, from three on, 0 there."""
-    await put(client, (1, 3), (3, 0))
+    await in_force(client, (1, 3), (3, 0))
     before = since(server, {})
     ranks = [0, *[1] * 6]
     bodies = [body_of(30 + n, more={"routed_dp_rank": rank}) for n, rank in enumerate(ranks)]
