@@ -68,14 +68,16 @@ fuzz: $(STAMP)  ## coverage-guided fuzzing of parsers and settings, FUZZ_S secon
 	SPECGOV_FUZZ_S=$(FUZZ_S) $(BIN)/pytest -q --timeout 3600 tests/fuzz
 
 build/audit: pyproject.toml
-	$(PYTHON) -m venv $@
-	$@/bin/pip install --quiet --disable-pip-version-check . pip-audit cyclonedx-bom
+	$(PYTHON) -m venv $@/product
+	$@/product/bin/pip install --quiet --disable-pip-version-check .
+	$(PYTHON) -m venv $@/tools
+	$@/tools/bin/pip install --quiet --disable-pip-version-check pip-audit cyclonedx-bom
 
-audit: build/audit  ## known vulnerabilities in what an installation brings along
-	build/audit/bin/pip-audit --skip-editable
+audit: build/audit  ## known vulnerabilities in what an installation brings along (asks PyPI's advisories)
+	build/audit/tools/bin/pip-audit $(addprefix --path ,$(wildcard build/audit/product/lib/python*/site-packages))
 
 sbom: build/audit  ## build/sbom.json: what an installation brings along, in CycloneDX
-	build/audit/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file build/sbom.json build/audit
+	build/audit/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file build/sbom.json build/audit/product
 
 TRACE ?= build/AzureLLMInferenceTrace_code.csv
 bench-regret: $(STAMP)  ## decode time that goodput wastes, on an Azure trace (TRACE=file): about an hour
