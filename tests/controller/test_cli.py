@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +17,16 @@ from controller.exposition import parse_loads, parse_server_info
 from controller.launch_flags import parse_depths
 from controller.preflight import Facts, Verdict, check, passed
 from tests.controller.test_exposition import load
+
+
+class Pageless(BaseHTTPRequestHandler):
+    """Has no page at all."""
+
+    def do_GET(self):
+        self.send_error(404)
+
+    def log_message(self, *_args):
+        pass
 
 
 @pytest.fixture
@@ -151,6 +163,19 @@ def test_preflight_tells_a_server_without_the_plugin():
     (plugin,) = [c for c in checks if c.name == "plugin"]
     assert plugin.verdict is Verdict.FAIL
     assert plugin.mend.startswith("pip install --no-deps specgov")
+
+
+def test_preflight_tells_another_server_from_sglang_without_the_plugin(invoke):
+    """A plain file server: `not_sglang`, and its pages are not quoted as raw bytes."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pageless) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        result = invoke("preflight", "--engine", f"http://127.0.0.1:{server.server_port}", "--json")
+        server.shutdown()
+    found = {c["name"]: c["found"] for c in json.loads(result.stdout)["checks"]}
+    assert found["plugin"] == "not_sglang: neither /speculation nor /v1/loads is there"
+    assert found["server"].startswith("GET /server_info: HTTP 404: it begins")
+    assert "b'" not in result.stdout
+    assert "\\n" not in result.stdout
 
 
 def test_preflight_of_nothing_ends_with_3(invoke):
