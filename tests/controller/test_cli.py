@@ -16,6 +16,7 @@ from controller.errors import EngineNotFoundError, SettingsError
 from controller.exposition import parse_loads, parse_server_info
 from controller.launch_flags import parse_depths
 from controller.preflight import Facts, Verdict, check, passed
+from policies.types import Mode
 from tests.controller.test_exposition import load
 
 
@@ -234,10 +235,18 @@ def test_override_sends_the_order(invoke, answers):
     assert asked == [("PUT", "/v1/override", {"json": body})]
 
 
+def test_override_help_names_every_mode(invoke):
+    """All six."""
+    said = invoke("override", "--help").stdout
+    for mode in Mode:
+        assert str(mode) in said
+
+
 def test_override_wants_a_reason_and_a_known_mode(invoke, answers):
     """Nothing is sent."""
     asked = answers({})
     assert invoke("override", "off").exit_code == _common.EXIT_USAGE
+    assert invoke("override", "off", "--reason", "  ").exit_code == _common.EXIT_USAGE
     assert invoke("override", "sideways", "--reason", "x").exit_code == _common.EXIT_USAGE
     assert invoke("override", "off", "--reason", "x", "--ttl", "soon").exit_code == _common.EXIT_USAGE
     assert asked == []
