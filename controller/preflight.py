@@ -147,7 +147,7 @@ def _speculation(info: ServerInfo | None) -> Iterator[Check]:
 
 def _plugin(facts: Facts) -> Iterator[Check]:
     control = facts.control
-    state = classify(control, facts.control_error, facts.info)
+    state = classify(control, facts.control_error, facts.info, facts.loads_error)
     found = f"{state.link}: {state.detail}"
     if control is None:
         yield Check("plugin", Verdict.FAIL, found, state.remedy)

@@ -82,7 +82,7 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def override(
-    mode: Annotated[str, typer.Argument(help="off, on, native or auto (which ends the order).")],
+    mode: Annotated[str, typer.Argument(help="off, on, native, no_deeper, no_shallower, or auto (which ends the order).")],
     *,
     depth: Annotated[int | None, typer.Option(help="Draft depth for on; the deepest if left out.")] = None,
     ttl: Annotated[str | None, typer.Option(help="Ends by itself after e.g. 90s, 30m, 8h, 2d.")] = None,
@@ -92,9 +92,10 @@ def override(
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
-    """Take over, or hand back: off | on | native | auto."""
+    """Take over, or hand back: off | on | native | no_deeper | no_shallower | auto."""
     if mode not in MODES:
         fail(f"the mode must be one of {', '.join(MODES)}, got {mode!r}", EXIT_USAGE)
+    reason = (reason or "").strip()
     if mode != "auto" and not reason:
         fail('--reason "..." is needed: whoever comes after you will ask', EXIT_USAGE)
     body = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +16,18 @@ from controller.errors import EngineNotFoundError, SettingsError
 from controller.exposition import parse_loads, parse_server_info
 from controller.launch_flags import parse_depths
 from controller.preflight import Facts, Verdict, check, passed
+from policies.types import Mode
 from tests.controller.test_exposition import load
+
+
+class Pageless(BaseHTTPRequestHandler):
+    """Has no page at all."""
+
+    def do_GET(self):
+        self.send_error(404)
+
+    def log_message(self, *_args):
+        pass
 
 
 @pytest.fixture
@@ -153,6 +166,19 @@ def test_preflight_tells_a_server_without_the_plugin():
     assert plugin.mend.startswith("pip install --no-deps specgov")
 
 
+def test_preflight_tells_another_server_from_sglang_without_the_plugin(invoke):
+    """A plain file server: `not_sglang`, and its pages are not quoted as raw bytes."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pageless) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        result = invoke("preflight", "--engine", f"http://127.0.0.1:{server.server_port}", "--json")
+        server.shutdown()
+    found = {c["name"]: c["found"] for c in json.loads(result.stdout)["checks"]}
+    assert found["plugin"] == "not_sglang: neither /speculation nor /v1/loads is there"
+    assert found["server"].startswith("GET /server_info: HTTP 404: it begins")
+    assert "b'" not in result.stdout
+    assert "\\n" not in result.stdout
+
+
 def test_preflight_of_nothing_ends_with_3(invoke):
     """No server at that port: each check that needs it fails, and the exit code says no."""
     result = invoke("preflight", "--engine", "http://127.0.0.1:9", "--json")
@@ -209,10 +235,18 @@ def test_override_sends_the_order(invoke, answers):
     assert asked == [("PUT", "/v1/override", {"json": body})]
 
 
+def test_override_help_names_every_mode(invoke):
+    """All six."""
+    said = invoke("override", "--help").stdout
+    for mode in Mode:
+        assert str(mode) in said
+
+
 def test_override_wants_a_reason_and_a_known_mode(invoke, answers):
     """Nothing is sent."""
     asked = answers({})
     assert invoke("override", "off").exit_code == _common.EXIT_USAGE
+    assert invoke("override", "off", "--reason", "  ").exit_code == _common.EXIT_USAGE
     assert invoke("override", "sideways", "--reason", "x").exit_code == _common.EXIT_USAGE
     assert invoke("override", "off", "--reason", "x", "--ttl", "soon").exit_code == _common.EXIT_USAGE
     assert asked == []
