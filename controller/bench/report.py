@@ -12,7 +12,7 @@ from controller.bench.statistics import Estimate, estimate
 
 
 def throughput_table(outcome: Outcome) -> Table:
-    """Output tokens per second by concurrency and arm, the best in bold; 95 % intervals of several windows."""
+    """Output tokens per second by concurrency and arm, the best in bold; 95 % intervals of several."""
     curves = {label: curve for label, curve in outcome.throughput().items() if curve}
     advice = outcome.advice()
     spread = any(value.half_width is not None for curve in curves.values() for value in curve.values())
