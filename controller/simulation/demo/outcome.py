@@ -72,7 +72,7 @@ def compare(phases: Sequence[Phase], arms: dict[str, Trajectory]) -> list[dict[s
     starts = [phase.start_s for phase in phases]
     rows = []
     for i, phase in enumerate(phases):
-        figures = {}
+        figures: dict[str, dict[str, Any]] = {}
         for name, run in arms.items():
             mine = [r for r in run.requests if bisect.bisect_right(starts, r.arrival_s) - 1 == i]
             emitted = run.tokens_at(phase.end_s) - run.tokens_at(phase.start_s)
