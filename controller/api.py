@@ -27,7 +27,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     for code, text in {
         400: "The body is not one unambiguous JSON value",
         401: "The bearer token is missing or wrong",
-        403: "Without a token, orders are taken at localhost only",
+        403: "Without a token: the Host or Origin is of another site",
         409: "The order cannot be carried out by a sidecar that runs dry",
         422: "A field breaks its rule",
     }.items()
@@ -142,7 +142,7 @@ def _add_probes(app: FastAPI, sidecar: Sidecar) -> None:
         """Metrics in Prometheus' text format."""
         return Response(generate_latest(sidecar.registry), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/docs", include_in_schema=False)
+    @app.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
     async def docs() -> HTMLResponse:
         return HTMLResponse(docs_page(app.openapi()))
 

@@ -178,6 +178,32 @@ async def test_delete_ends_the_order_and_is_idempotent(make):
     assert [row["reason"] for row in page["decisions"]] == ["auto", "off"]
 
 
+async def test_auto_without_an_order_changes_and_logs_nothing(make):
+    """Also on a store in memory, where no older order can come back."""
+    bench = await make(store__path=":memory:")
+    for _ in range(2):
+        answer = await bench.api.put("/v1/override", json={"mode": "auto", "reason": "x"})
+        assert answer.json() == {"mode": "auto", "durable": True, "replaced": None}
+    assert (await bench.api.get("/v1/decisions")).json()["decisions"] == []
+
+
+async def test_an_order_says_whose_it_replaced(make):
+    """Mode, who and why; then `auto` says what it ended."""
+    bench = await make()
+    first = {"mode": "off", "reason": "incident 7", "actor": "jo"}
+    assert (await bench.api.put("/v1/override", json=first)).json()["replaced"] is None
+    for mode, replaced in (("native", "off by jo: incident 7"), ("auto", "native by someone: x")):
+        answer = await bench.api.put("/v1/override", json={"mode": mode, "reason": "x"})
+        assert answer.json()["replaced"]["detail"] == replaced
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+async def test_pages_answer_head(make, path):
+    """As uptime checks and link checkers ask."""
+    bench = await make()
+    assert (await bench.api.head(path)).status_code == 200
+
+
 async def test_decisions_are_paged(make):
     """`next_before` leads on until there is no more."""
     bench = await make()
