@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError as UnreadableEnvironmentError
 from pydantic_settings.sources import InitSettingsSource
 
 from controller.errors import SettingsError
@@ -368,6 +369,9 @@ def load(
         return _Sourced(**(flags or {}))
     except ValidationError as error:
         raise SettingsError(_lines(error)) from None
+    except UnreadableEnvironmentError:
+        example = """SPECGOV_API__ALLOWED_HOSTS='["a.example"]'"""
+        raise SettingsError(f"a variable for a list or a section must hold JSON, as {example}") from None
 
 
 def nested(pairs: Mapping[str, Any]) -> dict[str, Any]:
