@@ -43,8 +43,9 @@ test-engine: $(STAMP)  ## the real SGLang on CPU (installs it once into its own 
 compat-latest: $(STAMP)  ## what the newest SGLang release on the index would break (a job for a schedule)
 	@$(BIN)/python -m tests.releases.latest
 
-bench: $(STAMP)  ## what the hook costs a decode step; how fast and how true the simulator is; the published case
+bench: $(STAMP)  ## what the hook costs a decode step, a decision takes; how fast and how true the simulator is; the published case
 	$(BIN)/python -m tests.hooks.hook_cost
+	$(BIN)/python -m tests.benchmarks.decide_speed
 	$(BIN)/python -m tests.benchmarks.simulator_speed --seconds 600
 	$(BIN)/python -m tests.benchmarks.simulator_error
 	$(BIN)/python -m tests.benchmarks.published_case

@@ -56,6 +56,15 @@ def _is_link_local(host: str) -> bool:
         return False
 
 
+def is_address(host: str) -> bool:
+    """Whether `host` is an IP address, without brackets."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(host: str) -> bool:
     """Whether `host` names this machine only: `localhost` or a loopback address, brackets allowed."""
     if host.lower() == "localhost":
@@ -179,6 +188,10 @@ class ApiSettings(Section):
     """Bearer token that may read and change nothing, beside `token`; for `protect_reads`."""
     read_token_file: Path | None = None
     """File with the same; read again when it changes."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Without a token: names, beside IP addresses and `localhost`, under which the API may be asked, such as
+    that of a proxy in front, whose status page may then give orders.  Others are refused, as a web page whose
+    name was rebound to this machine would be one of them."""
     tls_cert_file: Path | None = None
     """PEM certificate, with its chain: the API is served over https.  Read again when it changes."""
     tls_key_file: Path | None = None

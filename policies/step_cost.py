@@ -285,10 +285,7 @@ class StepCost:
         _, precision, shift = self._prior
         precision, shift = precision.copy(), shift.copy()
         self._refresh_slopes()
-        index = {arm: a for a, arm in enumerate(chain)}
-        for (k, arm), cell in self.cells.items():
-            if arm in index and cell.weight > 0:
-                self._measure(precision, shift, (k, index[arm], len(chain)), arm, cell)
+        self._measure(precision, shift, chain)
         covariance = np.linalg.inv(precision)
         shape = (len(KNOTS), len(chain))
         every = covariance.reshape(*shape, *shape)
@@ -343,20 +340,34 @@ class StepCost:
         """Once a tick: every timed cell asks for its arm's slope."""
         self._slope_now = {arm: self.context_slope(arm) for arm in {arm for _, arm in self.cells}}
 
-    def _measure(
-        self, precision: Floats, shift: Floats, at: tuple[int, int, int], arm: Arm, cell: Cell
-    ) -> None:
-        k, a, width = at
-        i, w = interpolation(max(cell.batch, KNOTS[k]))
-        value = math.log(self._at_present_context(arm, cell))
-        weight = 1.0 / cell.variance(self.params)
-        one, two = i * width + a, (i + 1) * width + a
-        precision[one, one] += weight * (1 - w) ** 2
-        precision[two, two] += weight * w**2
-        precision[one, two] += weight * w * (1 - w)
-        precision[two, one] += weight * w * (1 - w)
-        shift[one] += weight * (1 - w) * value
-        shift[two] += weight * w * value
+    def _measure(self, precision: Floats, shift: Floats, chain: Sequence[Arm]) -> None:
+        """Add every timed cell to the field: a Gaussian measurement between two knots."""
+        index = {arm: a for a, arm in enumerate(chain)}
+        rows = [
+            (
+                *interpolation(max(cell.batch, KNOTS[k])),
+                index[arm],
+                self._log_s(arm, cell),
+                cell.variance(self.params),
+            )
+            for (k, arm), cell in self.cells.items()
+            if arm in index and cell.weight > 0
+        ]
+        if not rows:
+            return
+        knot, w, a, value, variance = (np.array(column) for column in zip(*rows, strict=True))
+        one = knot.astype(np.intp) * len(chain) + a.astype(np.intp)
+        two = one + len(chain)
+        weight = 1.0 / variance
+        np.add.at(precision, (one, one), weight * (1 - w) ** 2)
+        np.add.at(precision, (two, two), weight * w**2)
+        np.add.at(precision, (one, two), weight * w * (1 - w))
+        np.add.at(precision, (two, one), weight * w * (1 - w))
+        np.add.at(shift, one, weight * (1 - w) * value)
+        np.add.at(shift, two, weight * w * value)
+
+    def _log_s(self, arm: Arm, cell: Cell) -> float:
+        return math.log(self._at_present_context(arm, cell))
 
     def _at_present_context(self, arm: Arm, cell: Cell) -> float:
         change = self._slope_now.get(arm, 0.0) * cell.batch * (self.context - cell.context)
