@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -58,7 +59,7 @@ async def drive(server: Server, switches: int, seconds: float, seed: int) -> dic
     draw, codes, agree = random.Random(seed), collections.Counter(), collections.Counter()
     began_s, done, aborted, state = time.monotonic(), 0, 0, {}
     async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
-        sequence = (await client.get("/speculation")).json()["sequence"] or 0
+        sequence = (await state_of(client))["sequence"] or 0
         async with Load(client, concurrency=5) as load:
             while done < switches and time.monotonic() - began_s < seconds:
                 sequence += 1
@@ -71,12 +72,12 @@ async def drive(server: Server, switches: int, seconds: float, seed: int) -> dic
                 if draw.random() < 0.05:
                     aborted += 1
                     await abort_one(client, f"doomed {aborted}")
-                state = (await client.get("/speculation")).json()
-                agree[str(state.get("ranks_agree"))] += 1
+                state = await state_of(client)
+                agree[str(state["ranks_agree"])] += 1
                 done = state["telemetry"][0]["switches"]
         await client.delete("/speculation")
         await asyncio.sleep(3)
-        state = (await client.get("/speculation")).json()
+        state = await state_of(client)
     return {
         "seconds": round(time.monotonic() - began_s, 1),
         "puts": dict(codes),
@@ -86,6 +87,14 @@ async def drive(server: Server, switches: int, seconds: float, seed: int) -> dic
         "leases_expired": state["lease"]["expired"],
         "hook_errors": state["telemetry"][0]["hook_errors"],
     }
+
+
+async def state_of(client: httpx.AsyncClient) -> dict[str, Any]:
+    """`GET /speculation`; on a slow machine a scheduler may take longer than the 5 s that it waits: 504."""
+    while (answer := await client.get("/speculation")).status_code == httpx.codes.GATEWAY_TIMEOUT:
+        await asyncio.sleep(0.5)
+    state: dict[str, Any] = answer.raise_for_status().json()
+    return state
 
 
 async def abort_one(client: httpx.AsyncClient, rid: str) -> None:
