@@ -18,6 +18,7 @@ COMMON = [
     "--device", "cpu", "--host", "127.0.0.1", "--dtype", "bfloat16", "--enable-metrics",
     "--mem-fraction-static", "0.5", "--max-total-tokens", "8192", "--max-running-requests", "8",
     "--disable-cuda-graph", "--attention-backend", "torch_native", "--sleep-on-idle",
+    "--constrained-json-disable-any-whitespace",  # else this model writes line ends for ever
 ]  # fmt: skip
 SPECULATION = [
     "--prefill-attention-backend", "intel_amx", "--decode-attention-backend", "intel_amx",
