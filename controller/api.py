@@ -27,12 +27,12 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     for code, text in {
         400: "The body is not one unambiguous JSON value",
         401: "The bearer token is missing or wrong",
-        403: "Without a token: the Host or Origin is of another site",
         409: "The order cannot be carried out by a sidecar that runs dry",
         422: "A field breaks its rule",
     }.items()
 }
 LIMITS: dict[int | str, str] = {
+    403: "Without a token: the Host or Origin is of another site",
     408: "The body takes too long",
     413: "The body is too large",
     429: "Too many requests; `retry-after` says when to come again",

@@ -146,7 +146,7 @@ async def test_a_page_of_a_rebound_name_reads_nothing_and_gives_no_orders(make, 
 
 async def test_a_configured_name_may_be_asked_and_its_page_may_give_orders(make):
     """A proxy in front; the Host that it sends on may be its own name or ours."""
-    bench = await make(api__allowed_hosts=("Specgov.corp",))
+    bench = await make(api__allowed_hosts='["Specgov.corp"]')
     body = {"mode": "off", "reason": "x"}
     for host in ("specgov.corp", "127.0.0.1:9470"):
         headers = {"host": host, "origin": "https://specgov.corp"}

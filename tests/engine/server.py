@@ -88,8 +88,15 @@ class Server:
     def start(self):
         """Start and wait for health; raises `ServerFailedError`."""
         with self.log_file.open("w") as log:
+            # Its own folder: `python -m` looks into the current one first, and a checkout that was installed
+            # in place has the plugin's entry point there.
             self._process = subprocess.Popen(
-                self._command, env=self._environment, stdout=log, stderr=log, start_new_session=True
+                self._command,
+                cwd=self.folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         try:
             self._wait_for_health()
