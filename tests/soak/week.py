@@ -49,7 +49,7 @@ class ChangingTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if isinstance(self.fault, Exception):
-            raise self.fault
+            raise type(self.fault)(str(self.fault))  # one that is raised twice keeps both tracebacks
         if self.fault is not None:
             return httpx.Response(*self.fault, request=request)
         return await self._inner.handle_async_request(request)
