@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-e2e test-engine compat-latest bench bench-regret bench-gpu lint format clean
+.PHONY: help setup demo test test-fast test-e2e test-engine compat-latest bench bench-regret bench-gpu soak soak-engine fuzz audit sbom lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,11 +43,41 @@ test-engine: $(STAMP)  ## the real SGLang on CPU (installs it once into its own 
 compat-latest: $(STAMP)  ## what the newest SGLang release on the index would break (a job for a schedule)
 	@$(BIN)/python -m tests.releases.latest
 
-bench: $(STAMP)  ## what the hook costs a decode step; how fast and how true the simulator is; the published case
+bench: $(STAMP)  ## what the hook costs a decode step, a decision takes; how fast and how true the simulator is; the published case
 	$(BIN)/python -m tests.hooks.hook_cost
+	$(BIN)/python -m tests.benchmarks.decide_speed
 	$(BIN)/python -m tests.benchmarks.simulator_speed --seconds 600
 	$(BIN)/python -m tests.benchmarks.simulator_error
 	$(BIN)/python -m tests.benchmarks.published_case
+
+WEEK_S ?= 604800
+soak: $(STAMP)  ## a simulated week of one sidecar, its cost, larger worlds of leases and ranks (hours; WEEK_S=ticks)
+	$(BIN)/python -m tests.soak.cost
+	$(BIN)/python -m tests.soak.week --ticks $(WEEK_S)
+	SPECGOV_SOAK=1 $(BIN)/pytest -q tests/hooks/test_interleavings.py
+
+SWITCHES ?= 20000
+soak-engine: $(STAMP)  ## the real SGLang on CPU, TP 2: 20000 switches of depth, the same on both ranks
+	$(BIN)/python -m tests.engine.soak_ranks --switches $(SWITCHES)
+
+FUZZ_S ?= 120
+fuzz: $(STAMP)  ## coverage-guided fuzzing of parsers and settings, FUZZ_S seconds each; the whole API at length
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	for target in exposition answers plans wire settings; do \
+	  $(BIN)/python -m tests.fuzz.guided $$target $(FUZZ_S) || exit 1; done
+	SPECGOV_FUZZ_S=$(FUZZ_S) $(BIN)/pytest -q --timeout 3600 tests/fuzz
+
+build/audit: pyproject.toml
+	$(PYTHON) -m venv $@/product
+	$@/product/bin/pip install --quiet --disable-pip-version-check .
+	$(PYTHON) -m venv $@/tools
+	$@/tools/bin/pip install --quiet --disable-pip-version-check pip-audit cyclonedx-bom
+
+audit: build/audit  ## known vulnerabilities in what an installation brings along (asks PyPI's advisories)
+	build/audit/tools/bin/pip-audit $(addprefix --path ,$(wildcard build/audit/product/lib/python*/site-packages))
+
+sbom: build/audit  ## build/sbom.json: what an installation brings along, in CycloneDX
+	build/audit/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file build/sbom.json build/audit/product
 
 TRACE ?= build/AzureLLMInferenceTrace_code.csv
 bench-regret: $(STAMP)  ## decode time that goodput wastes, on an Azure trace (TRACE=file): about an hour

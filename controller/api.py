@@ -18,19 +18,21 @@ from controller.errors import OverrideError
 from controller.limits import add_limits
 from controller.refusals import refusal
 from controller.sidecar import Sidecar
+from controller.strict_json import StrictRoute
 from controller.tokens import TokenSource
 from sglang_hooks import __version__
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"model": ErrorBody, "description": text}
     for code, text in {
+        400: "The body is not one unambiguous JSON value",
         401: "The bearer token is missing or wrong",
-        403: "Without a token, orders are taken at localhost only",
         409: "The order cannot be carried out by a sidecar that runs dry",
         422: "A field breaks its rule",
     }.items()
 }
 LIMITS: dict[int | str, str] = {
+    403: "Without a token: the Host or Origin is of another site",
     408: "The body takes too long",
     413: "The body is too large",
     429: "Too many requests; `retry-after` says when to come again",
@@ -54,6 +56,7 @@ def create_app(sidecar: Sidecar) -> FastAPI:
         redoc_url=None,
         responses={code: {"model": ErrorBody, "description": text} for code, text in LIMITS.items()},
     )
+    app.router.route_class = StrictRoute
     _add_errors(app)
     add_limits(app, sidecar.settings.api, sidecar.clock)
     _add_probes(app, sidecar)
@@ -108,10 +111,17 @@ def _add_errors(app: FastAPI) -> None:
         return refusal(500, "this is a fault of the sidecar; see its log")
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, fault: RequestValidationError) -> JSONResponse:
+    async def invalid(request: Request, fault: RequestValidationError) -> JSONResponse:
         first = fault.errors()[0]
         field = ".".join(str(part) for part in first["loc"][1:]) or None
+        if first["loc"] == ("body",) and not _is_json(content_type := request.headers.get("content-type")):
+            return refusal(422, f"Content-Type must be application/json, got {content_type!r}")
         return refusal(422, f"{field or 'body'}: {first['msg']}", field)
+
+
+def _is_json(content_type: str | None) -> bool:
+    media_type = (content_type or "").partition(";")[0].strip().lower()
+    return media_type == "application/json" or media_type.endswith("+json")
 
 
 def _add_probes(app: FastAPI, sidecar: Sidecar) -> None:
@@ -132,7 +142,7 @@ def _add_probes(app: FastAPI, sidecar: Sidecar) -> None:
         """Metrics in Prometheus' text format."""
         return Response(generate_latest(sidecar.registry), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/docs", include_in_schema=False)
+    @app.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
     async def docs() -> HTMLResponse:
         return HTMLResponse(docs_page(app.openapi()))
 
@@ -194,7 +204,9 @@ def _add_override(app: FastAPI, sidecar: Sidecar, reads: Protect, writes: Protec
         """Put an order in force, instead of the one before."""
         return await sidecar.set_override(body.request())
 
-    @app.delete("/v1/override", tags=["override"], dependencies=[Depends(writes)], responses=REFUSALS)
+    without_body = {code: text for code, text in REFUSALS.items() if code not in (400, 409)}
+
+    @app.delete("/v1/override", tags=["override"], dependencies=[Depends(writes)], responses=without_body)
     async def delete_override(reason: Printable = "", actor: Printable = "") -> dict[str, Any]:
         """End the order in force; idempotent."""
         return await sidecar.clear_override(reason, actor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from controller.sidecar import MAX_TTL_S, OverrideRequest
 from policies.types import Mode
@@ -23,10 +23,10 @@ class OverrideBody(BaseModel):
     policy; ends the order in force."""
     depth: Annotated[int, Field(ge=1, le=64, strict=True)] | None = None
     """Draft depth for mode `on`; a built one."""
-    ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S, allow_inf_nan=False)] | None = None
+    ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S, allow_inf_nan=False, strict=True)] | None = None
     """Seconds after which the order ends by itself; null: never."""
-    reason: Annotated[Printable, Field(min_length=1)]
-    """Why; stands in the decision log and the status."""
+    reason: Annotated[Printable, StringConstraints(strip_whitespace=True, min_length=1)]
+    """Why, not blank; stands in the decision log and the status."""
     actor: Printable = ""
     """Who."""
 

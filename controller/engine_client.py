@@ -187,7 +187,7 @@ def _decoded(body: bytes, path: str) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise EngineBadAnswerError(f"{path}: the answer is not JSON: {body[:60]!r}") from None
+        raise EngineBadAnswerError(f"{path}: the answer is not JSON: {_excerpt(body)}") from None
 
 
 def _known(record: _Record | None, path: str) -> _Record:
@@ -196,13 +196,20 @@ def _known(record: _Record | None, path: str) -> _Record:
     return record
 
 
+def _excerpt(body: bytes) -> str:
+    """The beginning of an answer that nobody can parse, on one line and without control characters."""
+    words = " ".join(body[:120].decode("utf-8", "replace").split())
+    shown = "".join(letter if letter.isprintable() else "?" for letter in words)
+    return f'it begins "{shown[:60]}"' if shown else "it is empty"
+
+
 def _refusal(status: int, body: bytes, at: str) -> EngineError:
     try:
         error = json.loads(body).get("error")
         said = error.get("message") if isinstance(error, dict) else error
     except (ValueError, RecursionError, AttributeError):
         said = None
-    message = f"{at}: HTTP {status}: {said if isinstance(said, str) else body[:120]!r}"[:400]
+    message = f"{at}: HTTP {status}: {said if isinstance(said, str) else _excerpt(body)}"[:400]
     if status in _REFUSALS:
         return _REFUSALS[status](status, message)
     if httpx.codes.is_redirect(status) or status < 400:

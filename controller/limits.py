@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
 
 from controller.refusals import refusal
-from controller.settings import ApiSettings, is_loopback
+from controller.settings import ApiSettings, is_address
 
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 """Never limited: a flood must not get the pod restarted, nor hide it."""
@@ -60,17 +61,34 @@ def _too_often(request: Request, allowance: Allowance) -> Response | None:
 
 
 def _from_elsewhere(request: Request, settings: ApiSettings) -> Response | None:
-    """Without a token only this machine's own names may change something.
+    """Without a token, refuse what the page of another site makes a browser on this machine send.
 
     A page whose name was rebound to 127.0.0.1 is of the same origin for its browser; its Host gives it away.
+    An address cannot be rebound, so any may be the Host.
     """
-    if request.method in SAFE_METHODS or settings.has_token:
+    if settings.has_token:
         return None
     host = request.headers.get("host", "")
-    name = host if host.endswith("]") or ":" not in host else host.rpartition(":")[0]
-    if is_loopback(name):
+    name, named = _name(host), {each.lower() for each in settings.allowed_hosts}
+    if not (is_address(name) or name == "localhost" or name in named):
+        return refusal(
+            403, "without api.token_file the Host must be an IP, localhost or of api.allowed_hosts"
+        )
+    origin = request.headers.get("origin")
+    if request.method in SAFE_METHODS or origin is None:
         return None
-    return refusal(403, "without api.token_file orders are taken at localhost only, not for this Host")
+    authority = origin.partition("://")[2].lower()
+    if authority == host.lower() or _name(authority) in named:
+        return None
+    return refusal(403, "without api.token_file orders are not taken from pages of another Origin")
+
+
+def _name(authority: str) -> str:
+    """The host of `HOST[:PORT]`, without brackets; empty when it is none."""
+    try:
+        return urlsplit(f"//{authority}").hostname or ""
+    except ValueError:
+        return ""
 
 
 async def _too_much(request: Request, settings: ApiSettings) -> Response | None:

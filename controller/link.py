@@ -54,10 +54,18 @@ class LinkState:
         return REMEDY[self.link]
 
 
-def classify(control: ControlState | None, error: EngineError | None, info: ServerInfo | None) -> LinkState:
-    """Judge the latest answer of `GET /speculation`, with what `/server_info` says if that is known."""
+def classify(
+    control: ControlState | None,
+    error: EngineError | None,
+    info: ServerInfo | None,
+    loads_error: EngineError | None = None,
+) -> LinkState:
+    """Judge the latest answer of `GET /speculation`, with what `/server_info` says if that is known.
+
+    `loads_error`: of `/v1/loads`, which every SGLang has; tells one without the plugin from another server.
+    """
     if control is None:
-        return _from_error(error, info)
+        return _from_error(error, info, loads_error)
     if control.protocol != PROTOCOL:
         detail = f"the plugin speaks protocol {control.protocol}, this sidecar {PROTOCOL}"
         return LinkState(Link.WRONG_VERSION, detail)
@@ -68,8 +76,17 @@ def classify(control: ControlState | None, error: EngineError | None, info: Serv
     return LinkState(Link.NOT_CONTROLLABLE, control.reason or "the plugin gives no reason")
 
 
-def _from_error(error: EngineError | None, info: ServerInfo | None) -> LinkState:
+def speaks_otherwise(error: EngineError | None) -> bool:
+    """Whether what answered has not got what every SGLang has."""
+    return isinstance(error, EngineNotFoundError | EngineBadAnswerError)
+
+
+def _from_error(
+    error: EngineError | None, info: ServerInfo | None, loads_error: EngineError | None
+) -> LinkState:
     if isinstance(error, EngineNotFoundError):
+        if info is None and speaks_otherwise(loads_error):
+            return LinkState(Link.NOT_SGLANG, "neither /speculation nor /v1/loads is there")
         return LinkState(Link.NO_PLUGIN, _without_plugin(info))
     if isinstance(error, EngineUnauthorizedError):
         return LinkState(Link.UNAUTHORIZED, str(error))

@@ -18,7 +18,7 @@ from controller.control_state import ControlState
 from controller.effect import EffectState, EffectTracker
 from controller.errors import EngineError, EngineTimeoutError
 from controller.exposition import ServerInfo
-from controller.link import Link, LinkState, classify
+from controller.link import Link, LinkState, classify, speaks_otherwise
 from controller.observer import Observer
 from controller.overrides import Override, Overrides
 from controller.recording import RecordQueue
@@ -208,7 +208,8 @@ class ControlLoop:
     def _note(self, scrape: Scrape) -> None:
         sample = scrape.sample
         self._control = sample.control or self._control
-        self._info = sample.info or self._info
+        gone = speaks_otherwise(scrape.errors.get("server_info"))
+        self._info = sample.info or (None if gone else self._info)
         error = scrape.errors.get("speculation")
         if sample.control is not None:
             self._answered_s = sample.at_s
@@ -216,7 +217,7 @@ class ControlLoop:
             isinstance(error, EngineTimeoutError) and sample.at_s - self._answered_s < self._params.patience_s
         ):
             return  # a long prefill or a slow step; the lease outlasts it
-        self._link = classify(sample.control, error, self._info)
+        self._link = classify(sample.control, error, self._info, scrape.errors.get("loads"))
 
     def _mode_since(self, override: Override | None, now_unix_s: float) -> float:
         mode = override.mode if override else Mode.AUTO

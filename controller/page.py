@@ -41,7 +41,8 @@ def add_page(app: FastAPI) -> None:
     for name, content in _files().items():
         path = "/" if name == "index.html" else f"/ui/{name}"
         media_type = MEDIA_TYPES[name.rpartition(".")[2]]
-        app.add_api_route(path, _sender(content, media_type), include_in_schema=False)
+        send = _sender(content, media_type)
+        app.add_api_route(path, send, methods=["GET", "HEAD"], include_in_schema=False)
 
 
 def add_records(app: FastAPI, history: History, benefit: BenefitRecorder, guard: Sequence[Depends]) -> None:

@@ -147,7 +147,7 @@ def _speculation(info: ServerInfo | None) -> Iterator[Check]:
 
 def _plugin(facts: Facts) -> Iterator[Check]:
     control = facts.control
-    state = classify(control, facts.control_error, facts.info)
+    state = classify(control, facts.control_error, facts.info, facts.loads_error)
     found = f"{state.link}: {state.detail}"
     if control is None:
         yield Check("plugin", Verdict.FAIL, found, state.remedy)
@@ -179,8 +179,23 @@ def _plugin(facts: Facts) -> Iterator[Check]:
         else f"no: {control.plain_decode_reason or 'no reason given'}",
         "" if plain else "off works, at SGLang's own cost of depth 0",
     )
-    agree = Verdict.FAIL if control.ranks_agree is False else Verdict.PASS
-    yield Check("ranks", agree, f"agree: {control.ranks_agree}", "restart SGLang; report it")
+    yield _ranks(control.ranks_agree)
+    yield from _lease(control)
+
+
+def _ranks(agree: bool | None) -> Check:
+    verdict = Verdict.FAIL if agree is False else Verdict.PASS
+    found = {True: "they agree", False: "they disagree", None: "nothing to compare yet"}[agree]
+    return Check("ranks", verdict, found, "restart SGLang; report it")
+
+
+def _lease(control: ControlState) -> Iterator[Check]:
+    """Who governs the server now: one sidecar at a time can."""
+    if control.lease_live:
+        found = f"held by {control.holder}, {control.lease_left_s:.0f} s left"
+        yield Check(
+            "lease", Verdict.WARN, found, "right if that is this server's sidecar; else stop that one"
+        )
 
 
 def _signals(facts: Facts) -> Iterator[Check]:

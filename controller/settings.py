@@ -14,8 +14,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError as UnreadableEnvironmentError
 from pydantic_settings.sources import InitSettingsSource
 
 from controller.errors import SettingsError
@@ -56,6 +66,15 @@ def _is_link_local(host: str) -> bool:
         return False
 
 
+def is_address(host: str) -> bool:
+    """Whether `host` is an IP address, without brackets."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(host: str) -> bool:
     """Whether `host` names this machine only: `localhost` or a loopback address, brackets allowed."""
     if host.lower() == "localhost":
@@ -64,6 +83,16 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _decoded(value: Any) -> Any:
+    """Lists and tables come from the environment and from flags as JSON text."""
+    if not isinstance(value, str) or value[:1] not in ("[", "{"):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 class Section(BaseModel):
@@ -179,6 +208,10 @@ class ApiSettings(Section):
     """Bearer token that may read and change nothing, beside `token`; for `protect_reads`."""
     read_token_file: Path | None = None
     """File with the same; read again when it changes."""
+    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_decoded)] = ()
+    """Without a token: names, beside IP addresses and `localhost`, under which the API may be asked, such as
+    that of a proxy in front, whose status page may then give orders.  Others are refused, as a web page whose
+    name was rebound to this machine would be one of them."""
     tls_cert_file: Path | None = None
     """PEM certificate, with its chain: the API is served over https.  Read again when it changes."""
     tls_key_file: Path | None = None
@@ -336,6 +369,9 @@ def load(
         return _Sourced(**(flags or {}))
     except ValidationError as error:
         raise SettingsError(_lines(error)) from None
+    except UnreadableEnvironmentError:
+        example = """SPECGOV_API__ALLOWED_HOSTS='["a.example"]'"""
+        raise SettingsError(f"a variable for a list or a section must hold JSON, as {example}") from None
 
 
 def nested(pairs: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,16 +386,6 @@ def nested(pairs: Mapping[str, Any]) -> dict[str, Any]:
             at = at.setdefault(section, {})
         at[last] = value
     return tree
-
-
-def _decoded(value: Any) -> Any:
-    """Lists and tables of policy parameters come from the environment and from flags as JSON text."""
-    if not isinstance(value, str) or value[:1] not in ("[", "{"):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -23,6 +24,7 @@ from controller.tokens import TokenSource
 from policies.override import arm_for
 from policies.types import Directive, Forecast, Mode
 
+MEMORY = Path(":memory:")
 MAX_TTL_S = 30 * 86_400.0
 WRITE_PATIENCE_S = 2.0
 """How long an order waits to be on disk before it is answered with `durable` false."""
@@ -104,13 +106,20 @@ class Sidecar:
         """The order in force; mode `auto` when there is none."""
         order = self._overrides.current(self._wall_clock())
         if order is None:
-            return {"mode": str(Mode.AUTO), "durable": self._overrides.durable}
+            kept_nowhere = self.settings.store_path == MEMORY  # no older order can come back from there
+            return {"mode": str(Mode.AUTO), "durable": kept_nowhere or self._overrides.durable}
         return {**override_to_json(order), "durable": self._overrides.durable}
 
     async def set_override(self, request: OverrideRequest) -> dict[str, Any]:
-        """Put an order in force; raises `OverrideError` when it cannot be carried out."""
+        """Put an order in force; raises `OverrideError` when it cannot be carried out.
+
+        `replaced` in the answer: the order that was in force until now.
+        """
         self._check(request)
         now = self._wall_clock()
+        before = self._overrides.current(now)
+        if request.mode is Mode.AUTO and before is None:
+            return {**self.override(), "replaced": None}
         order = Override(
             request.mode,
             request.depth,
@@ -120,7 +129,7 @@ class Sidecar:
             expires_unix_s=now + request.ttl_s if request.ttl_s is not None else None,
         )
         self._overrides.put(order)
-        return await self._ordered(order)
+        return {**await self._ordered(order), "replaced": override_to_json(before) if before else None}
 
     async def clear_override(self, reason: str, actor: str) -> dict[str, Any]:
         """End this pod's order; does nothing when there is none."""

@@ -143,7 +143,9 @@ def explain(result: TickResult | None) -> dict[str, Any]:
 def _because(result: TickResult) -> list[str]:
     seen, decision = result.observation, result.decision
     aged = "age not known" if seen.load_age_s is None else f"{seen.load_age_s:.1f} s old"
-    requests = f"{seen.running_reqs} running, {seen.queue_reqs} waiting, batch size {seen.batch_size}"
+    counts = (seen.running_reqs, seen.queue_reqs, seen.batch_size)
+    running, waiting, batch = ("unknown" if count is None else str(count) for count in counts)
+    requests = f"{running} running, {waiting} waiting, batch size {batch}"
     lines = [
         f"engine: {result.link.link}: {result.link.detail}",
         f"load: {requests} ({aged})",

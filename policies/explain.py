@@ -61,7 +61,8 @@ def describe(evidence: dict[str, Any], batch: float, changed: bool) -> str:
     verb = "changed to" if changed else "stays at"
     text = f"{verb} depth {chosen['arm']} at batch size {batch:g}: {_rate(chosen)}"
     if other is not None:
-        text += f"; next best {other['arm']}: {_rate(other)}"
+        ahead = other["predicted_tok_s"] > chosen["predicted_tok_s"]
+        text += f"; {other['arm']} {'may be better, not surely' if ahead else 'is next'}: {_rate(other)}"
     if evidence["unknown_arms"]:
         text += f"; not measured yet: {', '.join(evidence['unknown_arms'])}"
     return text

@@ -170,7 +170,7 @@ def plain_decode_mismatch(version: str | None) -> str | None:
     if version in PLAIN_DECODE or os.environ.get("SPECGOV_ALLOW_UNTESTED") == "1":
         return None
     return (
-        f"plain decoding was never run on SGLang {version} (but on {', '.join(PLAIN_DECODE)}); "
+        f"plain decoding is not proven on SGLang {version} (but on {', '.join(PLAIN_DECODE)}); "
         "SPECGOV_ALLOW_UNTESTED=1 at launch uses it all the same, if its names still fit"
     )
 

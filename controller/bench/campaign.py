@@ -18,7 +18,7 @@ from typing import Any
 from controller.bench.arms import BenchArm
 from controller.bench.cells import CellCount, difference
 from controller.bench.engine import EngineRefusedError, arms_in_use
-from controller.bench.load import LoopLag
+from controller.bench.load import ClosedLoop, LoopLag
 from controller.bench.prompts import PromptSource
 from controller.bench.records import RequestRecord, WindowStats, window_stats
 from controller.bench.target import ServerUnderTest, Target, until_flowing
@@ -195,19 +195,24 @@ class Campaign:
     async def _visit(self, group: Sequence[Target], concurrency: int, number: int) -> None:
         server = group[0].server
         loop = server.begin(self.source, self.rng, self.stream_every)
-        await loop.scale(concurrency)
-        await until_flowing(loop, self.clock, self.timing.ramp_limit_s)
-        for target in group:
-            try:
-                async with self.in_force(target, self.timing.settle_s + self.timing.window_s):
-                    await target.confirm()
-                    await asyncio.sleep(self.timing.settle_s)
-                    window = asyncio.sleep(self.timing.window_s)
-                    notes = {"concurrency": concurrency, "round": number}
-                    await self.measure(target, loop.records, window, stream_share=loop.stream_share, **notes)
-            except EngineRefusedError as problem:
-                self.fail(target.label, concurrency, problem)
-        await server.end()
+        try:
+            await loop.scale(concurrency)
+            await until_flowing(loop, self.clock, self.timing.ramp_limit_s)
+            for target in group:
+                await self._window(target, loop, concurrency, number)
+        finally:
+            await server.end()
+
+    async def _window(self, target: Target, loop: ClosedLoop, concurrency: int, number: int) -> None:
+        try:
+            async with self.in_force(target, self.timing.settle_s + self.timing.window_s):
+                await target.confirm()
+                await asyncio.sleep(self.timing.settle_s)
+                window = asyncio.sleep(self.timing.window_s)
+                notes = {"concurrency": concurrency, "round": number}
+                await self.measure(target, loop.records, window, stream_share=loop.stream_share, **notes)
+        except EngineRefusedError as problem:
+            self.fail(target.label, concurrency, problem)
 
     @asynccontextmanager
     async def _sampling(self, target: Target) -> AsyncIterator[None]:

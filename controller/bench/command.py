@@ -29,7 +29,7 @@ from controller.bench.arms import AS_IS, BenchArm, arm_of, parse_arm
 from controller.bench.campaign import Campaign, Failure, Timing, Window
 from controller.bench.client import Client, Dialect
 from controller.bench.cost_profile import cost_profile
-from controller.bench.engine import EngineControl, EngineRefusedError
+from controller.bench.engine import EngineControl, EngineRefusedError, LeaseHeldError
 from controller.bench.govern import Governor
 from controller.bench.outcome import Outcome, to_json
 from controller.bench.plots import write_plots
@@ -91,7 +91,7 @@ def run(request: BenchRequest, console: Console) -> Outcome:
         outcome = asyncio.run(_measure(request, source_of, console))
     except httpx.HTTPError as problem:
         raise BenchError(f"{type(problem).__name__} at {request.engine}: {problem}") from None
-    except EngineRefusedError as problem:
+    except (EngineRefusedError, LeaseHeldError) as problem:
         raise BenchError(str(problem)) from None
     _write(outcome, request.output, console)
     if not request.as_json:
@@ -135,12 +135,15 @@ async def _measure(request: BenchRequest, source_of: _Sources, console: Console)
         engine = await _server("engine", request.engine, request, stack)
         state = await engine.control.state() if engine.control else None
         targets = [Target(engine, arm) for arm in _arms(request.arms, state)]
+        steered = any(target.arm.label != AS_IS for target in targets)
+        if engine.control and state and steered:
+            engine.control.check_free(state)
         if not state:
             engine.control = None
         for name, url in request.beside:
             targets.append(Target(await _server(name, url, request, stack), BenchArm(AS_IS)))
         campaign = await _run(request, targets, source_of, stack, console)
-        if state:
+        if state and steered:
             await _hand_back(engine)
         about = _about(request, state, [t.label for t in targets])
         return Outcome(about, campaign.windows, campaign.depths, campaign.failures, plain=request.plain)
@@ -304,6 +307,8 @@ def _show(outcome: Outcome, console: Console) -> None:
     advice = outcome.advice()
     for sentence in report.sentences(advice) if advice else ():
         console.print(sentence)
+    for sentence in report.left_out(outcome):
+        console.print(sentence, markup=False)
     for warning in report.warnings(outcome):
         console.print(warning, style="yellow", markup=False)
 

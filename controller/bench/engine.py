@@ -21,6 +21,19 @@ class EngineRefusedError(Exception):
     """The server would not do what an arm asks; the message says why and what to do."""
 
 
+class LeaseHeldError(Exception):
+    """Another holder's lease is live, so that no arm can be held; the message names it and the remedy.
+
+    Not an `EngineRefusedError`: it ends the benchmark, not one arm.
+    """
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(
+            f"{holder} holds the lease of this server: stop that sidecar (its lease then ends by itself),"
+            " or measure the server as it is with --arms as-is"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What the hook has counted so far, over all DP ranks."""
@@ -63,7 +76,7 @@ class EngineControl:
     async def put(
         self, rows: list[dict[str, Any]], *, lease_s: float, probe: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Put a schedule in force; raises `EngineRefusedError` when it is refused.
+        """Put a schedule in force; raises `EngineRefusedError` when it is refused, or `LeaseHeldError`.
 
         It may be accepted without every rank having acknowledged it: `until_in_use` tells.
         """
@@ -81,6 +94,7 @@ class EngineControl:
         }
         answer = await self.http.put("/speculation", json=plan)
         if answer.status_code not in (httpx.codes.OK, httpx.codes.ACCEPTED):
+            await self._end_if_held(answer)
             raise EngineRefusedError(f"PUT /speculation: HTTP {answer.status_code}: {answer.text[:300]}")
         applied: dict[str, Any] = answer.json()
         return applied
@@ -89,7 +103,19 @@ class EngineControl:
         """Hand the server back to its fallback."""
         answer = await self.http.delete("/speculation", params={"holder": self.holder})
         if answer.status_code != httpx.codes.OK:
+            await self._end_if_held(answer)
             raise EngineRefusedError(f"DELETE /speculation: HTTP {answer.status_code}: {answer.text[:200]}")
+
+    def check_free(self, state: Mapping[str, Any]) -> None:
+        """Raise `LeaseHeldError` when `state` shows the live lease of another holder."""
+        holder = state.get("holder")
+        if holder is not None and holder != self.holder:
+            raise LeaseHeldError(holder)
+
+    async def _end_if_held(self, answer: httpx.Response) -> None:
+        """A 409 is another's lease, or a sequence that somebody was quicker with: the state tells."""
+        if answer.status_code == httpx.codes.CONFLICT:
+            self.check_free(await self.state() or {})
 
     async def until_in_use(self, arm: Arm, *, limit_s: float) -> float:
         """Wait until telemetry shows `arm` on every DP rank; returns the seconds it took.

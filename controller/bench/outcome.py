@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import Any
 
 from controller.bench.advice import Advice, advise
@@ -17,6 +18,14 @@ from controller.bench.statistics import Estimate, estimate
 SCHEMA = 1
 LATE_S = 0.05
 """A load generator that was later than this measured itself."""
+
+MIN_ROUNDS = 2
+"""Fewer windows have no spread, so nothing tells a difference from chance."""
+MIN_FINISHED = 8
+"""Finished requests of one arm at one concurrency, over its windows.
+
+Fewer answers are too few different prompts to stand for a workload's acceptance.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +79,68 @@ class Outcome:
             out[concurrency] = sum(c.request_steps for c in cells) / steps if steps else float(concurrency)
         return out
 
+    def thin(self) -> dict[tuple[str, int], str]:
+        """(label, concurrency) of the closed loop with too little to advise from, and why."""
+        points: dict[tuple[str, int], list[Window]] = defaultdict(list)
+        for window in self.windows:
+            if window.concurrency is not None and window.phase is None and window.stats.output_tok_s:
+                points[window.label, window.concurrency].append(window)
+        why = {point: _too_little(windows) for point, windows in points.items()}
+        return {point: reason for point, reason in why.items() if reason is not None}
+
     def advice(self) -> Advice | None:
-        """The conclusion; `None` without a closed loop of arms that hold a depth."""
+        """The conclusion; `None` without a closed loop of arms that hold a depth, or with too little of it.
+
+        A concurrency at which any arm is `thin` is left out for all, since arms are compared there.
+        """
         held = self.held_depths()
         steerable = [label for label in held if label not in self.plain]
-        curves = {label: curve for label, curve in self.throughput().items() if curve}
+        doubtful = {concurrency for _, concurrency in self.thin()}
+        solid = {
+            label: {c: value for c, value in curve.items() if c not in doubtful}
+            for label, curve in self.throughput().items()
+        }
+        curves = {label: curve for label, curve in solid.items() if curve}
         if not any(label in held for label in curves):
             return None
         return advise(curves, held, steerable=steerable, batch_sizes=self.batch_sizes())
 
+    def crowded(self) -> list[tuple[Window, float]]:
+        """Closed-loop windows in which the server ran more requests than the clients had, and how many.
+
+        By the hook's batch sizes, summed over DP ranks; their median, since an aborted request may linger.
+        """
+        found = []
+        for window in self.windows:
+            if window.concurrency is None or window.phase is not None:
+                continue
+            running = self._running(window)
+            if running and median(running) > window.concurrency:
+                found.append((window, median(running)))
+        return found
+
+    def _running(self, window: Window) -> list[int]:
+        """Requests running on all DP ranks, at every sample inside the window."""
+        sums: dict[float, int] = defaultdict(int)
+        for sample in self.depths:
+            inside = window.from_s <= sample.at_s <= window.to_s
+            if inside and sample.label == window.label and sample.batch_size is not None:
+                sums[sample.at_s] += sample.batch_size
+        return list(sums.values())
+
     def late(self) -> list[Window]:
         """Windows in which the load generator could not keep up."""
         return [w for w in self.windows if (w.client_lag_s or 0) > LATE_S]
+
+
+def _too_little(windows: Sequence[Window]) -> str | None:
+    """Why the windows of one arm and concurrency are too little to advise from; `None`: they are enough."""
+    finished = sum(window.stats.finished for window in windows)
+    if len(windows) < MIN_ROUNDS:
+        return f"{len(windows)} window, needs {MIN_ROUNDS}: raise --rounds"
+    if finished < MIN_FINISHED:
+        return f"{finished} finished requests, needs {MIN_FINISHED}: lengthen --window"
+    return None
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:
@@ -95,6 +154,10 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "depths": [asdict(d) for d in outcome.depths],
         "failures": [asdict(f) for f in outcome.failures],
         "advice": None if advice is None else asdict(advice),
+        "not_advised_from": [
+            {"label": label, "concurrency": concurrency, "reason": reason}
+            for (label, concurrency), reason in outcome.thin().items()
+        ],
     }
 
 

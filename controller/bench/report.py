@@ -12,10 +12,11 @@ from controller.bench.statistics import Estimate, estimate
 
 
 def throughput_table(outcome: Outcome) -> Table:
-    """Output tokens per second by concurrency and arm, with 95 % intervals; the best of a row in bold."""
+    """Output tokens per second by concurrency and arm, the best in bold; 95 % intervals of several."""
     curves = {label: curve for label, curve in outcome.throughput().items() if curve}
     advice = outcome.advice()
-    table = Table(title="Output tokens / s (95 % interval over alternated windows)")
+    spread = any(value.half_width is not None for curve in curves.values() for value in curve.values())
+    table = Table(title="Output tokens / s" + (" (95 % interval over alternated windows)" if spread else ""))
     table.add_column("C", justify="right")
     for label in curves:
         table.add_column(label, justify="right")
@@ -80,6 +81,18 @@ def sentences(advice: Advice) -> Iterator[str]:
         yield f"Against {label} alone it is worth {percent:+.1f} % (geometric mean over concurrencies)."
 
 
+def left_out(outcome: Outcome) -> Iterator[str]:
+    """Which concurrencies the advice does not rest on, and why."""
+    thin = outcome.thin()
+    if not thin:
+        return
+    none = "No advice" if outcome.advice() is None else "The advice leaves out some concurrencies"
+    first: dict[int, str] = {}
+    for (label, concurrency), reason in thin.items():
+        first.setdefault(concurrency, f"C={concurrency} ({label}: {reason})")
+    yield f"{none}, for want of data: {', '.join(first[c] for c in sorted(first))}."
+
+
 def warnings(outcome: Outcome) -> Iterator[str]:
     """What makes figures doubtful."""
     late = outcome.late()
@@ -89,6 +102,14 @@ def warnings(outcome: Outcome) -> Iterator[str]:
         yield (
             f"The load generator was up to {1e3 * worst:.0f} ms late in {where}: it measured itself there. "
             "Use --stream-every, or give it a machine of its own."
+        )
+    crowded = outcome.crowded()
+    if crowded:
+        window, running = max(crowded, key=lambda found: found[1] - (found[0].concurrency or 0))
+        yield (
+            f"The server ran more requests than the benchmark's own clients in {len(crowded)} of "
+            f"{len(outcome.windows)} windows (about {running:.0f} with {window.concurrency} clients): "
+            "other traffic is in these figures."
         )
     failed = sum(w.stats.errors for w in outcome.windows)
     if failed:

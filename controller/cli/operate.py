@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -63,15 +64,14 @@ def _print_status(state: dict[str, Any]) -> None:
 def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
     load, depth, lease, engine = state["load"], state["depth"], state["lease"], state["engine"]
     override = state["override"]
-    age = "age not known" if load["age_s"] is None else f"{load['age_s']:.1f} s old"
     lines = [
         ("mode", f"{state['mode']}, {_ago(state['mode_since_unix_s'])}"),
         ("why", state["why"]),
-        ("load", f"{_known(load['running_reqs'])} running, {_known(load['queue_reqs'])} waiting, {age}"),
+        ("load", _load(load)),
         ("in force", _schedule(depth["in_force"])),
         ("in use", _arm(depth["in_use"])),
         ("effect", f"{state['effect']['state']}, for {state['effect']['for_s']:.0f} s"),
-        ("lease", f"{lease['state']}, {_known(lease['left_s'])} s left"),
+        ("lease", _lease(lease)),
         ("engine", f"{engine['link']}: {engine['detail']}"),
     ]
     if override is not None:
@@ -82,7 +82,9 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def override(
-    mode: Annotated[str, typer.Argument(help="off, on, native or auto (which ends the order).")],
+    mode: Annotated[
+        str, typer.Argument(help="off, on, native, no_deeper, no_shallower, or auto (which ends the order).")
+    ],
     *,
     depth: Annotated[int | None, typer.Option(help="Draft depth for on; the deepest if left out.")] = None,
     ttl: Annotated[str | None, typer.Option(help="Ends by itself after e.g. 90s, 30m, 8h, 2d.")] = None,
@@ -92,9 +94,10 @@ def override(
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
-    """Take over, or hand back: off | on | native | auto."""
+    """Take over, or hand back: off | on | native | no_deeper | no_shallower | auto."""
     if mode not in MODES:
         fail(f"the mode must be one of {', '.join(MODES)}, got {mode!r}", EXIT_USAGE)
+    reason = (reason or "").strip()
     if mode != "auto" and not reason:
         fail('--reason "..." is needed: whoever comes after you will ask', EXIT_USAGE)
     body = {
@@ -108,11 +111,26 @@ def override(
     if as_json:
         show_json(order)
         return
-    end = order.get("expires_unix_s")
-    until = "" if order["mode"] == "auto" else f", until {_clock(end) if end else 'it is ended'}"
-    out.print(f"{order['mode']}{until}", markup=False)
-    if not order["durable"]:
-        out.print("in force, but not on disk: it is gone if the sidecar restarts", markup=False)
+    for line in _order_lines(order):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _order_lines(order: dict[str, Any]) -> Iterator[str]:
+    end, auto, replaced = order.get("expires_unix_s"), order["mode"] == "auto", order["replaced"]
+    if auto and replaced is None:
+        yield "auto: there was no order to end"
+        return
+    yield (
+        "auto: the policy decides"
+        if auto
+        else f"{order['mode']}, until {_clock(end) if end else 'it is ended'}"
+    )
+    if replaced is not None:
+        yield f"{'ended' if auto else 'replaced'}: {replaced['detail']}"
+    if not order["durable"] and auto:
+        yield "not on disk yet: the order that was ended may come back if the sidecar restarts now"
+    elif not order["durable"]:
+        yield "in force, but not on disk: it is gone if the sidecar restarts"
 
 
 def decisions(
@@ -151,17 +169,37 @@ def explain(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Js
         out.print(Text(line), soft_wrap=True)
     evidence = (said["decision"] or {}).get("evidence") or {}
     for name, value in evidence.items():
-        out.print(Text(f"  {name}: {value}", "dim"), soft_wrap=True)
+        out.print(Text(f"  {name}: {_words(value)}", "dim"), soft_wrap=True)
     if said["would_change"]:
         out.print(Text("what would change it:", "bold"))
     for line in said["would_change"]:
         out.print(Text(f"  {line}"), soft_wrap=True)
 
 
-def _known(value: Any) -> str:
+def _load(load: dict[str, Any]) -> str:
+    if load["running_reqs"] is None and load["queue_reqs"] is None:
+        return "not known"
+    age = "age not known" if load["age_s"] is None else f"{load['age_s']:.1f} s old"
+    return f"running: {_words(load['running_reqs'])}, waiting: {_words(load['queue_reqs'])}, {age}"
+
+
+def _lease(lease: dict[str, Any]) -> str:
+    left_s = lease["left_s"]
+    return str(lease["state"]) if left_s is None else f"{lease['state']}, {left_s:.1f} s left"
+
+
+def _words(value: Any) -> str:
+    """A value of the evidence as people write it: no brackets, no quotes, six digits at most."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(each)}" for key, each in value.items()) or "none"
+    if isinstance(value, list):
+        apart = "; " if any(isinstance(each, dict | list) for each in value) else ", "
+        return apart.join(map(_words, value)) or "none"
     if value is None:
-        return "?"
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+        return "not known"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _arm(arm: dict[str, Any] | None) -> str:

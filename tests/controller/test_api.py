@@ -85,10 +85,13 @@ async def test_reads_need_the_token_only_where_that_is_set(make):
         ({"mode": "sideways", "reason": "x"}, "mode"),
         ({"mode": "off"}, "reason"),
         ({"mode": "off", "reason": ""}, "reason"),
+        ({"mode": "off", "reason": " \t\u00a0"}, "reason"),
         ({"mode": "off", "reason": "a\nb"}, "reason"),
         ({"mode": "off", "reason": "x" * 401}, "reason"),
         ({"mode": "off", "reason": "x", "ttl_s": 0}, "ttl_s"),
         ({"mode": "off", "reason": "x", "ttl_s": 1e9}, "ttl_s"),
+        ({"mode": "off", "reason": "x", "ttl_s": True}, "ttl_s"),
+        ({"mode": "off", "reason": "x", "ttl_s": "60"}, "ttl_s"),
         ({"mode": "on", "reason": "x", "depth": -1}, "depth"),
         ({"mode": "on", "reason": "x", "depth": 7}, "depth"),
         ({"mode": "on", "reason": "x", "depth": "2"}, "depth"),
@@ -106,6 +109,37 @@ async def test_a_bad_override_is_refused_with_its_field(make, body, field):
     assert answer.status_code == 422
     assert answer.json()["error"]["field"] == field
     assert (await bench.api.get("/v1/override")).json()["mode"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '{"mode": "off", "reason": "\u00e9" x}',
+            "the body is not JSON at byte 31: Expecting ',' delimiter",
+        ),
+        (b'{"mode": "\xff"}', "the body is not JSON at byte 10: not UTF-8"),
+        ('{"mode": "off", "mode": "on", "reason": "x"}', "an object has the key 'mode' twice: leave one out"),
+    ],
+)
+async def test_a_body_that_is_not_one_json_value_is_refused_with_the_place(make, content, message):
+    """400, about no field, and nothing changes."""
+    bench = await make()
+    answer = await bench.api.put(
+        "/v1/override", content=content, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 400
+    assert answer.json() == {"error": {"field": None, "message": message}}
+    assert (await bench.api.get("/v1/override")).json()["mode"] == "auto"
+
+
+async def test_a_body_of_another_media_type_is_refused_by_the_name_of_the_header(make):
+    """As `curl -d` sends it."""
+    bench = await make()
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    answer = await bench.api.put("/v1/override", content='{"mode": "off", "reason": "x"}', headers=form)
+    message = "Content-Type must be application/json, got 'application/x-www-form-urlencoded'"
+    assert (answer.status_code, answer.json()["error"]) == (422, {"field": None, "message": message})
 
 
 async def test_off_is_refused_where_depth_0_is_not_built(make):
@@ -142,6 +176,32 @@ async def test_delete_ends_the_order_and_is_idempotent(make):
         assert answer.json() == {"mode": "auto", "durable": True}
     page = (await bench.api.get("/v1/decisions", params={"kind": "override"})).json()
     assert [row["reason"] for row in page["decisions"]] == ["auto", "off"]
+
+
+async def test_auto_without_an_order_changes_and_logs_nothing(make):
+    """Also on a store in memory, where no older order can come back."""
+    bench = await make(store__path=":memory:")
+    for _ in range(2):
+        answer = await bench.api.put("/v1/override", json={"mode": "auto", "reason": "x"})
+        assert answer.json() == {"mode": "auto", "durable": True, "replaced": None}
+    assert (await bench.api.get("/v1/decisions")).json()["decisions"] == []
+
+
+async def test_an_order_says_whose_it_replaced(make):
+    """Mode, who and why; then `auto` says what it ended."""
+    bench = await make()
+    first = {"mode": "off", "reason": "incident 7", "actor": "jo"}
+    assert (await bench.api.put("/v1/override", json=first)).json()["replaced"] is None
+    for mode, replaced in (("native", "off by jo: incident 7"), ("auto", "native by someone: x")):
+        answer = await bench.api.put("/v1/override", json={"mode": mode, "reason": "x"})
+        assert answer.json()["replaced"]["detail"] == replaced
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+async def test_pages_answer_head(make, path):
+    """As uptime checks and link checkers ask."""
+    bench = await make()
+    assert (await bench.api.head(path)).status_code == 200
 
 
 async def test_decisions_are_paged(make):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -14,7 +18,18 @@ from controller.errors import EngineNotFoundError, SettingsError
 from controller.exposition import parse_loads, parse_server_info
 from controller.launch_flags import parse_depths
 from controller.preflight import Facts, Verdict, check, passed
+from policies.types import Mode
 from tests.controller.test_exposition import load
+
+
+class Pageless(BaseHTTPRequestHandler):
+    """Has no page at all."""
+
+    def do_GET(self):
+        self.send_error(404)
+
+    def log_message(self, *_args):
+        pass
 
 
 @pytest.fixture
@@ -153,6 +168,19 @@ def test_preflight_tells_a_server_without_the_plugin():
     assert plugin.mend.startswith("pip install --no-deps specgov")
 
 
+def test_preflight_tells_another_server_from_sglang_without_the_plugin(invoke):
+    """A plain file server: `not_sglang`, and its pages are not quoted as raw bytes."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pageless) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        result = invoke("preflight", "--engine", f"http://127.0.0.1:{server.server_port}", "--json")
+        server.shutdown()
+    found = {c["name"]: c["found"] for c in json.loads(result.stdout)["checks"]}
+    assert found["plugin"] == "not_sglang: neither /speculation nor /v1/loads is there"
+    assert found["server"].startswith("GET /server_info: HTTP 404: it begins")
+    assert "b'" not in result.stdout
+    assert "\\n" not in result.stdout
+
+
 def test_preflight_of_nothing_ends_with_3(invoke):
     """No server at that port: each check that needs it fails, and the exit code says no."""
     result = invoke("preflight", "--engine", "http://127.0.0.1:9", "--json")
@@ -202,17 +230,87 @@ def answers(monkeypatch):
 
 def test_override_sends_the_order(invoke, answers):
     """`specgov override off --ttl 30m --reason ...`."""
-    asked = answers({"mode": "off", "expires_unix_s": None, "durable": True})
+    asked = answers({"mode": "off", "expires_unix_s": None, "durable": True, "replaced": None})
     result = invoke("override", "off", "--ttl", "30m", "--reason", "incident 7", "--actor", "jo")
     assert result.exit_code == 0
     body = {"mode": "off", "depth": None, "ttl_s": 1800.0, "reason": "incident 7", "actor": "jo"}
     assert asked == [("PUT", "/v1/override", {"json": body})]
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"mode": "auto", "durable": True, "replaced": None}, ["auto: there was no order to end"]),
+        (
+            {"mode": "auto", "durable": True, "replaced": {"detail": "off by jo: incident 7"}},
+            ["auto: the policy decides", "ended: off by jo: incident 7"],
+        ),
+        (
+            {"mode": "native", "durable": True, "replaced": {"detail": "off by jo: incident 7"}},
+            ["native, until it is ended", "replaced: off by jo: incident 7"],
+        ),
+        (
+            {"mode": "auto", "durable": False, "replaced": {"detail": "off by jo: x"}},
+            [
+                "auto: the policy decides",
+                "ended: off by jo: x",
+                "not on disk yet: the order that was ended may come back if the sidecar restarts now",
+            ],
+        ),
+    ],
+)
+def test_override_says_what_it_ended_and_whose(invoke, answers, answer, said):
+    """Nothing about a disk where nothing has to be on it."""
+    answers(answer)
+    assert invoke("override", answer["mode"], "--reason", "x").stdout.splitlines() == said
+
+
+async def test_status_and_explain_use_words_for_what_is_not_known(make, invoke, answers):
+    """No engine at all: no question marks, no `None`."""
+    bench = await make()
+    for path in ("/speculation", "/v1/loads", "/metrics", "/server_info"):
+        bench.engine.fail[path] = httpx.ConnectError("refused")
+    await bench.run(2)
+    answers((await bench.api.get("/v1/status")).json())
+    said = invoke("status").stdout
+    assert "?" not in said
+    assert re.search(r"load +not known", said)
+    answers((await bench.api.get("/v1/explain")).json())
+    said = invoke("explain").stdout
+    assert "load: unknown running, unknown waiting, batch size unknown" in said
+    assert "None" not in said
+
+
+def test_explain_prints_evidence_as_people_write_it(invoke, answers):
+    """Nested objects and lists too."""
+    evidence = {"arms": [{"depth": 2, "tok_s": 812.123456}, {"depth": 0, "tok_s": None}], "sizes": [1, 4]}
+    answers({"because": [], "would_change": [], "decision": {"evidence": evidence}})
+    assert invoke("explain").stdout.splitlines() == [
+        "  arms: depth 2, tok_s 812.123; depth 0, tok_s not known",
+        "  sizes: 1, 4",
+    ]
+
+
+def test_preflight_says_who_holds_the_lease(fake_state):
+    """And that ranks which have acknowledged nothing cannot be compared."""
+    held = fake_state | {"state": "governed", "holder": "pod-7", "lease": {"lease_s": 15.0, "left_s": 12.0}}
+    found = {c.name: (c.verdict, c.found) for c in check(facts(control=parse_control_state(held)))}
+    assert found["lease"] == (Verdict.WARN, "held by pod-7, 12 s left")
+    assert found["ranks"] == (Verdict.PASS, "nothing to compare yet")
+
+
+def test_override_help_names_every_mode(invoke):
+    """All six."""
+    said = invoke("override", "--help").stdout
+    for mode in Mode:
+        assert str(mode) in said
+
+
 def test_override_wants_a_reason_and_a_known_mode(invoke, answers):
     """Nothing is sent."""
     asked = answers({})
     assert invoke("override", "off").exit_code == _common.EXIT_USAGE
+    assert invoke("override", "off", "--reason", "  ").exit_code == _common.EXIT_USAGE
     assert invoke("override", "sideways", "--reason", "x").exit_code == _common.EXIT_USAGE
     assert invoke("override", "off", "--reason", "x", "--ttl", "soon").exit_code == _common.EXIT_USAGE
     assert asked == []

@@ -130,17 +130,48 @@ async def test_a_body_that_trickles_is_cut_off(make):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example:9470", "evil.example", "127.0.0.1.evil.example", "[::2]:80", ""]
+    "host", ["evil.example:9470", "evil.example", "127.0.0.1.evil.example", "[::2", "[evil.example]:80", ""]
 )
-async def test_a_page_of_a_rebound_name_gives_no_orders(make, host):
-    """DNS rebinding makes a page same-origin with 127.0.0.1; without a token only localhost's names count."""
+async def test_a_page_of_a_rebound_name_reads_nothing_and_gives_no_orders(make, host):
+    """DNS rebinding makes a page same-origin with 127.0.0.1; an address or localhost cannot be rebound."""
     bench = await make()
     body = {"mode": "off", "reason": "x"}
     answer = await bench.api.put("/v1/override", json=body, headers={"host": host})
     assert answer.status_code == 403
     assert (await bench.api.delete("/v1/override", headers={"host": host})).status_code == 403
-    for good in ("localhost:9470", "127.0.0.1", "[::1]:9470"):
+    assert (await bench.api.get("/v1/status", headers={"host": host})).status_code == 403
+    for good in ("localhost:9470", "LOCALHOST", "127.0.0.1", "[::1]:9470", "10.2.3.4:9470"):
         assert (await bench.api.put("/v1/override", json=body, headers={"host": good})).status_code == 200
+
+
+async def test_a_configured_name_may_be_asked_and_its_page_may_give_orders(make):
+    """A proxy in front; the Host that it sends on may be its own name or ours."""
+    bench = await make(api__allowed_hosts='["Specgov.corp"]')
+    body = {"mode": "off", "reason": "x"}
+    for host in ("specgov.corp", "127.0.0.1:9470"):
+        headers = {"host": host, "origin": "https://specgov.corp"}
+        assert (await bench.api.put("/v1/override", json=body, headers=headers)).status_code == 200
+    assert (await bench.api.get("/v1/status", headers={"host": "other.corp"})).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "code"),
+    [
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("http://127.0.0.1:3000", 403),
+        ("http://127.0.0.1:9470", 200),
+        (None, 200),
+    ],
+)
+async def test_orders_of_another_sites_page_are_refused_without_a_token(make, origin, code):
+    """Another port is another site; the status page and curl are not."""
+    bench = await make()
+    headers = {"origin": origin} if origin else {}
+    body = {"mode": "off", "reason": "x"}
+    assert (await bench.api.put("/v1/override", json=body, headers=headers)).status_code == code
+    assert (await bench.api.delete("/v1/override", headers=headers)).status_code == code
+    assert (await bench.api.get("/v1/status", headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -164,7 +195,7 @@ async def test_what_a_page_of_another_site_can_send_changes_nothing(make, conten
     preflight = await bench.api.options("/v1/override", headers=asked)
     assert preflight.status_code >= 400
     assert not [name for name in preflight.headers if name.startswith("access-control-")]
-    assert (await bench.api.put("/v1/override", content=content, headers=headers)).status_code == 422
+    assert (await bench.api.put("/v1/override", content=content, headers=headers)).status_code == 403
     assert (await bench.api.get("/v1/override")).json()["mode"] == "auto"
 
 

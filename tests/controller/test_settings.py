@@ -107,3 +107,12 @@ def test_the_database_is_named_after_the_engine(monkeypatch):
     """Two sidecars on one host for two engines do not meet."""
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert str(load({"engine.url": "http://h:30001"}).store_path) == "/state/specgov/h_30001.db"
+
+
+def test_host_names_come_from_the_environment_as_a_json_list(monkeypatch):
+    """Anything else is refused with the way to write it."""
+    monkeypatch.setenv("SPECGOV_API__ALLOWED_HOSTS", '["a.example", "b.example"]')
+    assert load().api.allowed_hosts == ("a.example", "b.example")
+    monkeypatch.setenv("SPECGOV_API__ALLOWED_HOSTS", "a.example")
+    with pytest.raises(SettingsError, match="must hold JSON, as SPECGOV_API__ALLOWED_HOSTS="):
+        load()

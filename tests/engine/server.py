@@ -18,6 +18,7 @@ COMMON = [
     "--device", "cpu", "--host", "127.0.0.1", "--dtype", "bfloat16", "--enable-metrics",
     "--mem-fraction-static", "0.5", "--max-total-tokens", "8192", "--max-running-requests", "8",
     "--disable-cuda-graph", "--attention-backend", "torch_native", "--sleep-on-idle",
+    "--constrained-json-disable-any-whitespace",  # else this model writes line ends for ever
 ]  # fmt: skip
 SPECULATION = [
     "--prefill-attention-backend", "intel_amx", "--decode-attention-backend", "intel_amx",
@@ -88,8 +89,15 @@ class Server:
     def start(self):
         """Start and wait for health; raises `ServerFailedError`."""
         with self.log_file.open("w") as log:
+            # Its own folder: `python -m` looks into the current one first, and a checkout that was installed
+            # in place has the plugin's entry point there.
             self._process = subprocess.Popen(
-                self._command, env=self._environment, stdout=log, stderr=log, start_new_session=True
+                self._command,
+                cwd=self.folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         try:
             self._wait_for_health()

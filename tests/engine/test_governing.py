@@ -136,7 +136,7 @@ async def test_four_tensor_parallel_ranks_launch_the_same_steps(server, client):
     async with Load(client, concurrency=4) as load:
         for depth, probe in ((3, 0), (0, 3), (2, 1), (1, 2)):
             plan = {"depth": probe, "every_steps": 2, "burst_steps": 1}
-            answer = await put(client, (1, depth), probe=plan)
+            answer = await put(client, (1, depth), probe=plan, lease_s=600)
             assert answer.status_code in (200, 202), answer.text  # 202: four ranks on two cores are slow
             assert answer.json().get("ranks_agree") is not False
             await asyncio.sleep(5)

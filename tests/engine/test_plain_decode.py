@@ -15,7 +15,7 @@ from tests.engine.load import check, successors
 from tests.engine.server import Server, write_entry_point
 from tests.engine.test_governing import in_modes, launches, put, settled, since, state_of, switches_of
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(2400)
 GEARS = ("warm", "cold", "frozen")
 EVERY_OTHER_STEP = {"every_steps": 2, "burst_steps": 1}
 

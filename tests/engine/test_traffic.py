@@ -14,7 +14,7 @@ COUNT = 40
 
 async def in_force(client, *rows, probe=None):
     """Put a plan in force on every rank; a busy machine may take longer than a PUT waits."""
-    while (answer := await put(client, *rows, probe=probe)).status_code == 202:
+    while (answer := await put(client, *rows, probe=probe, lease_s=600)).status_code == 202:
         await asyncio.sleep(0.5)
     assert answer.status_code == 200, answer.text
 
@@ -108,9 +108,9 @@ async def test_ranks_in_different_load_run_different_depths_of_one_schedule(serv
     await in_force(client, (1, 3), (3, 0))
     before = since(server, {})
     ranks = [0, *[1] * 6]
-    bodies = [body_of(30 + n, more={"routed_dp_rank": rank}) for n, rank in enumerate(ranks)]
+    bodies = [body_of(30 + n, 16, more={"routed_dp_rank": rank}) for n, rank in enumerate(ranks)]
     answers = await asyncio.gather(*[client.post("/generate", json=body) for body in bodies])
-    assert [a.json()["output_ids"] for a in answers] == [successors(30 + n, COUNT) for n in range(7)]
+    assert [a.json()["output_ids"] for a in answers] == [successors(30 + n, 16) for n in range(7)]
     after = since(server, before)
     assert {depth for _, depth in after[0, 0]} == {3}
     assert {depth for size, depth in after[1, 0] if size >= 3} == {0}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import atheris
 
-INSTRUMENTED = ["controller", "sglang_hooks", "prometheus_client", "tests.fuzz.targets"]
-
-with atheris.instrument_imports(include=INSTRUMENTED):
+with atheris.instrument_imports(
+    include=["controller", "sglang_hooks", "prometheus_client", "tests.fuzz.targets"]
+):
     from tests.fuzz.targets import TARGETS
 
 CORPUS = Path(__file__).parent / "corpus"

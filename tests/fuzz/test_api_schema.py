@@ -47,6 +47,7 @@ def make_assembly():
     """A sidecar after one turn beside an engine that can be governed."""
     clock = ClockThatMoves()
     pairs = {"store.path": ":memory:", "policy.name": "threshold", "api.max_requests_per_s": 10_000}
+    pairs["api.allowed_hosts"] = ["testserver"]
     engine = FakeEngine(clock)
     tree = settings_module.load(flags=settings_module.nested(pairs), environ={})
     made = wiring.assemble(tree, transport=engine.transport(), clock=clock, wall_clock=clock.wall)

@@ -19,10 +19,17 @@ from controller.errors import SettingsError, SpecgovError
 from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.cost_profile import load_profile
 from controller.simulation.demo.load import Phase, draw_arrivals, plan_phases
-from controller.simulation.demo.outcome import Trajectory, compare, held_arm, off_arm
+from controller.simulation.demo.outcome import (
+    Trajectory,
+    compare,
+    held_arm,
+    off_arm,
+    summary,
+    whole_run,
+)
 from controller.simulation.demo.rehearsal import SECONDS, rehearse
-from controller.simulation.demo.run import DemoError, DemoSettings, Stage, drive, set_up
-from controller.simulation.demo.view import DemoView, outcome_table
+from controller.simulation.demo.run import DemoError, DemoSettings, Stage, check_ports, drive, set_up
+from controller.simulation.demo.view import DemoView, PlainProgress, phase_table, whole_table
 from controller.simulation.engine import EngineConfig
 
 DEFAULT_POLICY = "goodput"
@@ -57,9 +64,10 @@ def run(request: DemoRequest) -> int:
     show = not request.as_json
     try:
         settings = _settings(request)
+        check_ports(settings)
         if request.rehearse:
-            with console.status(
-                f"{settings.policy} learns from {SECONDS:.0f} s of such a load, in virtual time"
+            with _waiting(
+                console, f"{settings.policy} learns from {SECONDS:.0f} s of such a load, in virtual time"
             ):
                 settings = dataclasses.replace(settings, knowledge=rehearse(settings))
         report = asyncio.run(_demo(settings, request.seconds, console, show=show, keep=request.keep))
@@ -96,12 +104,14 @@ async def _demo(
     title = f"policy {settings.policy}; simulated from profile {settings.profile.name}"
     view = DemoView(phases, title)
     async with set_up(settings) as stage:
-        with _screen(console, view, stage, show=show) as watch:
+        if keep:
+            _show_urls(console, stage)
+        with _screen(console, view, phases, stage, show=show) as watch:
             governed = await drive(stage, arrivals, seconds, watch)
         report = await asyncio.to_thread(_report, settings, phases, stage, governed)
-        report["decisions"] = view.log
+        report |= {"override_s": round(view.override_s, 1), "decisions": view.log}
         if show:
-            console.print(outcome_table(report["phases"], _caption(settings, report)))
+            _show(console, settings, report)
         if keep:
             await _keep(console, stage, phases, settings.seed)
     return report
@@ -109,11 +119,20 @@ async def _demo(
 
 @contextlib.contextmanager
 def _screen(
-    console: Console, view: DemoView, stage: Stage, *, show: bool
+    console: Console, view: DemoView, phases: tuple[Phase, ...], stage: Stage, *, show: bool
 ) -> Iterator[Callable[[float], None]]:
     """A function that takes note of the sidecar's turns and, with `show`, keeps the screen up to date."""
     if not show:
         yield lambda at_s: view.note(at_s, stage.last)
+        return
+    if not console.is_terminal:
+        progress = PlainProgress(phases, lambda line: _print_line(console, line))
+
+        def tell(at_s: float) -> None:
+            view.note(at_s, stage.last)
+            progress.update(at_s, view.log)
+
+        yield tell
         return
     with Live(console=console, refresh_per_second=8, transient=True) as screen:
 
@@ -144,6 +163,8 @@ def _report(
         for name, arm in held.items()
     }
     policy = stage.server.control.policy
+    compared = runs | {"governed": governed}
+    whole = whole_run(compared)
     return {
         "simulated": True,
         "profile": {"name": settings.profile.name, **settings.profile.about},
@@ -156,8 +177,38 @@ def _report(
         "switches": policy.switches,
         "probe_steps": policy.probe_steps,
         "decode_steps": policy.decode_steps,
-        "phases": compare(phases, runs | {"governed": governed}),
+        "phases": compare(phases, compared),
+        "whole_run": whole,
+        "summary": summary(whole),
     }
+
+
+def _show(console: Console, settings: DemoSettings, report: dict[str, Any]) -> None:
+    console.print(phase_table(report["phases"]))
+    console.print(whole_table(report["whole_run"]))
+    console.print(report["summary"], style="bold", highlight=False, markup=False)
+    if report["override_s"]:
+        console.print(
+            f"An override was in force for {report['override_s']:.1f} s: these are its results too.",
+            style="yellow",
+            highlight=False,
+        )
+    console.print(_caption(settings, report), style="dim", highlight=False, markup=False)
+
+
+@contextlib.contextmanager
+def _waiting(console: Console, what: str) -> Iterator[None]:
+    """Say `what` is waited for: a spinner, or without a terminal a line."""
+    if console.is_terminal:
+        with console.status(what):
+            yield
+    else:
+        _print_line(console, what)
+        yield
+
+
+def _print_line(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _caption(settings: DemoSettings, report: dict[str, Any]) -> str:
@@ -174,8 +225,7 @@ def _caption(settings: DemoSettings, report: dict[str, Any]) -> str:
     )
 
 
-async def _keep(console: Console, stage: Stage, phases: tuple[Phase, ...], seed: int) -> None:
-    """Repeat the load until interrupted, so that there is something to look at."""
+def _show_urls(console: Console, stage: Stage) -> None:
     for name, url in (
         ("status page", f"{stage.api_url}/"),
         ("status", f"{stage.api_url}/v1/status"),
@@ -186,7 +236,12 @@ async def _keep(console: Console, stage: Stage, phases: tuple[Phase, ...], seed:
         ("engine metrics", f"{stage.engine_url}/metrics"),
         ("engine control", f"{stage.engine_url}/speculation"),
     ):
-        console.print(f"{name:17} {url}", markup=False, highlight=False, soft_wrap=True)
+        _print_line(console, f"{name:17} {url}")
+    _print_line(console, f"export SPECGOV_URL={stage.api_url}")
+
+
+async def _keep(console: Console, stage: Stage, phases: tuple[Phase, ...], seed: int) -> None:
+    """Repeat the load until interrupted, so that there is something to look at."""
     console.print("The load goes on and on; Ctrl-C ends it.")
     for turn in itertools.count(seed + 1):
         arrivals = draw_arrivals(phases, np.random.default_rng(turn))

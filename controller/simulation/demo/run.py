@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,21 @@ class DemoSettings:
     host: str = "127.0.0.1"
     engine_port: int = 0
     api_port: int = 0
+
+
+def check_ports(settings: DemoSettings) -> None:
+    """Raise `ValueError`, naming the option, unless both ports can be listened on now."""
+    ports = {"--engine-port": settings.engine_port, "--api-port": settings.api_port}
+    if settings.engine_port and settings.engine_port == settings.api_port:
+        raise ValueError(f"--engine-port and --api-port must differ, got {settings.api_port} for both")
+    for option, port in ports.items():
+        try:
+            socket.create_server((settings.host, port)).close()
+        except OSError as problem:
+            reason = problem.strerror or str(problem)
+            raise ValueError(
+                f"{option} must be a free port, got {port} ({reason}); give another, or 0 for any"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

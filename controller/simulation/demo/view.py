@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -27,7 +27,9 @@ class DemoView:
         self._title = title
         self._events: deque[tuple[float, str]] = deque(maxlen=EVENTS)
         self._seen: tuple[str, str] | None = None
-        self._arm = ""
+        self._last_s = 0.0
+        self.override_s = 0.0
+        """Seconds in which an operator's override was in force."""
         self.log: list[dict[str, Any]] = []
         """Every change of decision, JSON-ready."""
 
@@ -35,6 +37,9 @@ class DemoView:
         """Take note of the sidecar's latest turn, when it says something new."""
         if tick is None:
             return
+        if tick.observation.directive is not None:
+            self.override_s += at_s - self._last_s
+        self._last_s = at_s
         decision = tick.decision
         schedule = str(decision.schedule) if decision.schedule else ""
         what = (str(decision.reason), schedule or (self._seen[1] if self._seen else ""))
@@ -78,18 +83,65 @@ def _arm_text(arm: tuple[int, str] | None) -> Text:
     return Text(f"{depth}" if depth else f"0, off ({gear})", "green bold" if depth else "yellow bold")
 
 
-def outcome_table(comparison: Sequence[dict[str, Any]], caption: str) -> Table:
+def phase_table(comparison: Sequence[dict[str, Any]]) -> Table:
     """Output tokens per second and median TPOT, by phase and arm."""
     arms = list(comparison[0]["arms"])
-    table = Table(title="Output tok/s and median TPOT (ms): the same arrivals", caption=caption)
-    table.add_column("", no_wrap=True)
+    table = Table(title="While each phase's load is offered: output tok/s and median TPOT (ms)")
+    table.add_column("", max_width=20)
     for unit in ("tok/s", "ms"):
-        for arm in arms:
-            style = "bold green" if arm == "governed" else None
-            table.add_column(f"{arm.removeprefix('always_')}\n{unit}", justify="right", style=style)
+        _add_arm_columns(table, arms, unit)
     for row in comparison:
         figures = [row["arms"][arm] for arm in arms]
         speeds = [f"{f['output_tok_s']:.0f}" for f in figures]
-        tpots = [f["tpot_ms"]["p50"] for f in figures]
-        table.add_row(row["phase"], *speeds, *("-" if t is None else f"{t:.1f}" for t in tpots))
+        tpots = [_figure(f["tpot_ms"]["p50"], 1) for f in figures]
+        name = f"{row['phase']}: draining the backlog of the crowd" if row["drains"] else row["phase"]
+        table.add_row(name, *speeds, *tpots)
     return table
+
+
+def whole_table(whole: dict[str, dict[str, Any]]) -> Table:
+    """Latencies over all requests, by arm."""
+    table = Table(title="Whole run: the same arrivals, all answered")
+    table.add_column("", no_wrap=True)
+    _add_arm_columns(table, list(whole))
+    runs = list(whole.values())
+    table.add_row("mean end-to-end latency, s", *(_figure(run["e2e_s"]["mean"], 2) for run in runs))
+    table.add_row("p99 end-to-end latency, s", *(_figure(run["e2e_s"]["p99"], 2) for run in runs))
+    table.add_row("median TPOT, ms", *(_figure(run["tpot_ms"]["p50"], 1) for run in runs))
+    table.add_row("last request answered at, s", *(_figure(run["last_done_s"], 1) for run in runs))
+    if any(run["unfinished"] for run in runs):
+        table.title = "Whole run: the same arrivals"
+        table.add_row("not answered in time", *(str(run["unfinished"]) for run in runs))
+    return table
+
+
+def _add_arm_columns(table: Table, arms: Sequence[str], unit: str = "") -> None:
+    for arm in arms:
+        style = "bold green" if arm == "governed" else None
+        header = "\n".join(filter(None, (arm.removeprefix("always_"), unit)))
+        table.add_column(header, justify="right", style=style)
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+class PlainProgress:
+    """One line per phase, and per decision that changes the schedule, for output that is no terminal."""
+
+    def __init__(self, phases: Sequence[Phase], say: Callable[[str], None]) -> None:
+        self._phases = list(phases)
+        self._say = say
+        self._told = 0
+        self._schedule: str | None = None
+
+    def update(self, at_s: float, log: Sequence[dict[str, Any]]) -> None:
+        """Say what is new at `at_s`; `log` is that of the view."""
+        while self._phases and self._phases[0].start_s <= at_s:
+            phase = self._phases.pop(0)
+            self._say(f"{phase.start_s:5.1f} s  phase {phase.name}: {phase.rate_rps:.1f} requests/s")
+        for event in log[self._told :]:
+            if event["schedule"] not in (None, self._schedule):
+                self._schedule = event["schedule"]
+                self._say(f"{event['at_s']:5.1f} s  depth by batch size {self._schedule} ({event['reason']})")
+        self._told = len(log)

@@ -3,13 +3,14 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 
 from controller.bench.arms import parse_arm
 from controller.bench.campaign import Campaign, Failure, Timing
 from controller.bench.client import Client
 from controller.bench.courses import run_scenario, run_trace
-from controller.bench.engine import EngineControl
+from controller.bench.engine import EngineControl, LeaseHeldError
 from controller.bench.prompts import Prompt, RandomTokens
 from controller.bench.scenario import Phase
 from controller.bench.target import ServerUnderTest, Target
@@ -150,3 +151,40 @@ async def test_a_trace_sends_the_same_requests_to_every_arm():
     ]
     tokens = [w.stats.output_tok_s * w.stats.window_s for w in found.windows]
     assert tokens == [pytest.approx(150), pytest.approx(150)]
+
+
+@pytest.mark.parametrize("arm", ["off-cold", "native"])
+async def test_the_lease_of_another_holder_ends_the_benchmark_at_the_first_refusal(arm):
+    """One PUT or DELETE, one message with the holder and the remedy; no further arm is tried."""
+    fake = FakeServer()
+    real = fake._speculation
+
+    def taken(method, body):
+        if method != "GET":
+            return httpx.Response(409, json={"error": {"field": "holder", "message": "held"}})
+        return httpx.Response(200, json={**real(method, body).json(), "holder": "specgov/pod-7"})
+
+    fake._speculation = taken
+    async with http(fake) as client:
+        one = server("engine", fake, client)
+        found = campaign([Target(one, parse_arm(arm)), Target(one, parse_arm("depth-2"))])
+        with pytest.raises(LeaseHeldError, match=r"specgov/pod-7 holds the lease .* stop that sidecar"):
+            await found.sweep([1, 4], rounds=2)
+    assert [method for method, path in fake.calls if path == "/speculation" and method != "GET"] == [
+        "PUT" if arm == "off-cold" else "DELETE"
+    ]
+    assert found.windows == found.failures == []
+    assert fake.running == 0
+
+
+async def test_a_409_for_the_sequence_fails_one_arm_only():
+    """Nobody else holds the lease: the next arm may do better."""
+    fake = FakeServer()
+    real = fake._speculation
+    fake._speculation = lambda method, body: (
+        httpx.Response(409, text="sequence") if method == "PUT" else real(method, body)
+    )
+    async with http(fake) as client:
+        found = campaign([Target(server("engine", fake, client), parse_arm("depth-2"))])
+        await found.sweep([1], rounds=1)
+    assert "HTTP 409: sequence" in found.failures[0].message

@@ -53,18 +53,20 @@ WINDOWS = [
     window("plain", 64, 7843, itl_s=0.0063),
 ]
 OUTCOME = Outcome({"sglang_version": "0.5.17", "model": "m"}, WINDOWS, plain=("plain",))
+TWICE = replace(OUTCOME, windows=WINDOWS * 2)
+"""Two rounds of 5 requests at least: enough to advise from."""
 
 
 def test_json_gives_the_outcome_back():
     """Everything that the figures need survives the file."""
     full = replace(
-        OUTCOME, depths=[DepthSample(1.0, "depth-2", 2, "on", 3)], failures=[Failure("native", 4, "no")]
+        TWICE, depths=[DepthSample(1.0, "depth-2", 2, "on", 3)], failures=[Failure("native", 4, "no")]
     )
     back = from_json(json.loads(json.dumps(to_json(full))))
     assert back.throughput() == full.throughput()
     assert back.depths == full.depths
     assert back.failures == full.failures
-    assert back.advice() == full.advice()
+    assert back.advice() == full.advice() is not None
 
 
 def test_another_schema_is_refused():
@@ -119,7 +121,7 @@ def test_counters_that_went_back_are_an_error():
 
 def test_the_report_says_crossover_schedule_and_worth():
     """ln(343/206) = 0.510, ln(5600/7843) = -0.337: 64^(0.510/0.847) = 12.2."""
-    text = list(report.sentences(OUTCOME.advice()))
+    text = list(report.sentences(TWICE.advice()))
     assert text[0] == "Speculation stops paying at about 12 requests at once."
     assert text[1].startswith("Schedule by batch size: 1+: depth-2, ")
     assert any(line.startswith("Against depth-2 alone it is worth +18.0 %") for line in text)
@@ -133,6 +135,49 @@ def test_doubtful_figures_are_called_doubtful():
     assert "3 requests failed" in text
     assert "1 windows saw no token" in text
     assert "native at C=4: refused" in text
+
+
+def test_one_round_gives_no_advice_and_says_why():
+    """A single window has no spread: nothing tells a difference from chance."""
+    single = replace(OUTCOME, windows=[window("depth-2", 4, 400), window("off-cold", 4, 300)])
+    assert single.advice() is None
+    assert list(report.left_out(single)) == [
+        "No advice, for want of data: C=4 (depth-2: 1 window, needs 2: raise --rounds)."
+    ]
+
+
+def test_a_concurrency_with_few_finished_requests_is_left_out_of_the_advice():
+    """Two windows of 3 at C=1 for one arm: 6 of 8; C=64 stays."""
+    few = [replace(w, stats=replace(w.stats, finished=3)) for w in [window("off-cold", 1, 200)] * 2]
+    rest = [window("depth-2", 1, 340), window("depth-2", 64, 5600), window("off-cold", 64, 7800)] * 2
+    outcome = replace(OUTCOME, windows=[*few, *rest], plain=())
+    assert outcome.advice().best == {64: "off-cold"}
+    (said,) = report.left_out(outcome)
+    assert said.startswith("The advice leaves out some concurrencies, for want of data: C=1 (off-cold: 6 ")
+    assert to_json(outcome)["not_advised_from"] == [
+        {
+            "label": "off-cold",
+            "concurrency": 1,
+            "reason": "6 finished requests, needs 8: lengthen --window",
+        }
+    ]
+
+
+@pytest.mark.parametrize(("rounds", "said"), [(1, False), (2, True)])
+def test_the_title_speaks_of_intervals_only_where_there_are_some(rounds, said):
+    """One window has none."""
+    outcome = replace(OUTCOME, windows=[window("depth-2", 4, 400)] * rounds)
+    assert ("interval" in report.throughput_table(outcome).title) is said
+
+
+@pytest.mark.parametrize(("per_rank", "doubtful"), [(2, False), (3, True)])
+def test_requests_that_are_not_the_benchmarks_are_warned_of(per_rank, doubtful):
+    """4 clients, two DP ranks: 2 + 2 running are theirs, 3 + 3 are not."""
+    samples = [DepthSample(at_s, "depth-2", 2, "on", per_rank) for at_s in (0.5, 0.5, 1.0, 1.0)]
+    outcome = Outcome({}, [window("depth-2", 4, 400)], depths=samples)
+    text = "\n".join(report.warnings(outcome))
+    assert ("in 1 of 1 windows (about 6 with 4 clients): other traffic" in text) is doubtful
+    assert bool(text) is doubtful
 
 
 def test_tables_hold_every_arm_and_an_unknown_is_a_dash():

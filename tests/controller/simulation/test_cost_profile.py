@@ -22,7 +22,13 @@ from controller.simulation.pchip import interpolate
 from tests.controller.simulation.conftest import PROFILE
 
 
-@given(st.lists(st.tuples(st.floats(0.1, 5), st.floats(-10, 10)), min_size=2, max_size=9))
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 5), st.integers(-10_000, 10_000).map(lambda n: n / 1000)),
+        min_size=2,
+        max_size=9,
+    )
+)
 def test_our_pchip_is_scipys(steps):
     """The forty lines give what the reference implementation gives, for any data."""
     x = np.cumsum([width for width, _ in steps])

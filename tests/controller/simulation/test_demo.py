@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
+from controller.cli import make_app
 from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.cost_profile import load_profile, shipped_profiles
 from controller.simulation.demo.load import Phase, draw_arrivals, plan_phases
-from controller.simulation.demo.outcome import Trajectory, compare, held_arm, off_arm
+from controller.simulation.demo.outcome import (
+    Trajectory,
+    compare,
+    held_arm,
+    off_arm,
+    summary,
+    whole_run,
+)
+from controller.simulation.demo.view import DemoView, PlainProgress, phase_table
 from controller.simulation.engine import EngineConfig, Request
 
 PHASES = (Phase("first", 0.0, 2.0, 2, 1.0), Phase("second", 2.0, 3.0, 64, 1.0))
@@ -49,18 +62,92 @@ def test_a_held_arm_gets_the_very_same_arrivals(profile):
     assert all(r.finish_s == 9.0 for r in requests)
 
 
+ANSWERS = [
+    Request(0, 0.5, 10, 11, first_token_s=1.0, finish_s=2.0),
+    Request(1, 2.5, 10, 11, first_token_s=2.6, finish_s=2.8),
+]
+RUN = Trajectory(ANSWERS, [0.0, 2.0, 3.0], [0, 300, 500])
+
+
 def test_figures_are_counted_per_phase():
-    """300 tokens by 2 s and 500 by 3 s: 150, 200 and, over all, 166.7 a second; TPOT by arrival."""
-    requests = [
-        Request(0, 0.5, 10, 11, first_token_s=1.0, finish_s=2.0),
-        Request(1, 2.5, 10, 11, first_token_s=2.6, finish_s=2.8),
-        Request(2, 2.9, 10, 11),
-    ]
-    rows = compare(PHASES, {"governed": Trajectory(requests, [0.0, 2.0, 3.0], [0, 300, 500])})
+    """300 tokens by 2 s and 500 by 3 s: 150 and 200 a second; TPOT by arrival."""
+    rows = compare(PHASES, {"governed": RUN})
     figures = [row["arms"]["governed"] for row in rows]
-    assert [round(f["output_tok_s"], 1) for f in figures] == [150.0, 200.0, 166.7]
-    assert [f["tpot_ms"]["p50"] for f in figures] == pytest.approx([100.0, 20.0, 60.0])
-    assert [f["requests"] for f in figures] == [1, 2, 3]
+    assert [f["output_tok_s"] for f in figures] == [150.0, 200.0]
+    assert [f["tpot_ms"]["p50"] for f in figures] == pytest.approx([100.0, 20.0])
+    assert [f["requests"] for f in figures] == [1, 1]
+    assert [row["drains"] for row in rows] == [False, False]
+
+
+def test_a_phase_that_begins_with_more_than_its_own_load_is_called_draining():
+    """Three unanswered at 2 s, in a phase whose load keeps two in flight."""
+    late = [Request(i, 1.0, 10, 11, first_token_s=1.5, finish_s=2.5) for i in range(3)]
+    phases = (PHASES[0], Phase("quiet", 2.0, 3.0, 2, 1.0))
+    rows = compare(phases, {"governed": Trajectory(late, [0.0, 3.0], [0, 33])})
+    assert [row["drains"] for row in rows] == [False, True]
+    assert rows[1]["arms"]["governed"]["carried_in"] == 3
+    console = Console(width=120, force_terminal=False)
+    with console.capture() as shown:
+        console.print(phase_table(rows))
+    assert "draining" in shown.get()
+
+
+def test_the_summary_compares_how_long_requests_took():
+    """Governed 1.5 and 0.3 s, mean 0.9; on 3.5 and 0.1 s, mean 1.8: half of it."""
+    slow = [
+        Request(0, 0.5, 10, 11, first_token_s=1.0, finish_s=4.0),
+        Request(1, 2.5, 10, 11, first_token_s=2.55, finish_s=2.6),
+    ]
+    whole = whole_run({"always_on": Trajectory(slow, [], []), "governed": RUN})
+    assert whole["governed"]["e2e_s"]["mean"] == pytest.approx(0.9)
+    assert summary(whole) == (
+        "Governed, a request took 0.90 s on average, against 1.80 s always on (-50 %);"
+        " the last was answered at 2.8 s (always on at 4.0 s)."
+    )
+
+
+def test_unanswered_requests_are_not_compared():
+    """A mean over the answered ones would flatter the arm that answered fewer."""
+    whole = whole_run({"governed": Trajectory([*ANSWERS, Request(2, 2.9, 10, 11)], [], [])})
+    assert whole["governed"]["unfinished"] == 1
+    assert summary(whole) == "No comparison: 1 of the requests were not answered in time."
+
+
+def test_without_a_terminal_every_phase_and_every_new_schedule_is_a_line():
+    """A decision that keeps the schedule says nothing."""
+    lines = []
+    progress = PlainProgress(PHASES, lines.append)
+    log = [{"at_s": 0.5, "reason": "startup", "schedule": None}]
+    progress.update(0.5, log)
+    log += [{"at_s": 1.0, "reason": "policy", "schedule": "1+: 4"}] * 2
+    progress.update(1.1, log)
+    progress.update(2.0, log)
+    assert lines == [
+        "  0.0 s  phase first: 1.0 requests/s",
+        "  1.0 s  depth by batch size 1+: 4 (policy)",
+        "  2.0 s  phase second: 1.0 requests/s",
+    ]
+
+
+def test_the_time_under_an_override_is_counted():
+    """Turns at 1, 2 and 3 s, an operator's order in force at the second only: 1 s."""
+    decision = SimpleNamespace(schedule=None, reason="override", detail="", action="hold")
+    view = DemoView(PHASES, "title")
+    for at_s, directive in ((1.0, None), (2.0, "off"), (3.0, None)):
+        observation = SimpleNamespace(directive=directive)
+        view.note(at_s, SimpleNamespace(decision=decision, observation=observation))
+    assert view.override_s == 1.0
+
+
+@pytest.mark.parametrize("option", ["--engine-port", "--api-port"])
+def test_a_taken_port_is_told_before_anything_else_with_its_option(option):
+    """Exit code 2, and no rehearsal."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(make_app(), ["demo", option, str(port)])
+    assert result.exit_code == 2
+    assert f"{option} must be a free port, got {port}" in result.output
+    assert "learns" not in result.output
 
 
 def test_off_is_the_server_without_speculation_where_the_profile_has_one():
@@ -79,7 +166,9 @@ def test_the_demo_runs_from_the_command_line_and_ends_by_itself():
     assert report["simulated"] is True
     assert report["failed_requests"] == 0
     assert report["requests"] > 50
-    assert [row["phase"] for row in report["phases"]][-1] == "whole run"
+    assert set(report["whole_run"]) == {"always_on", "always_off", "governed"}
+    assert report["summary"].startswith("Governed, a request took ")
+    assert report["override_s"] == 0
     for row in report["phases"]:
         assert set(row["arms"]) == {"always_on", "always_off", "governed"}
         assert len({arm["requests"] for arm in row["arms"].values()}) == 1

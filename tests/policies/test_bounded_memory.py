@@ -1,8 +1,6 @@
-"""One decision at full size: 20 buckets, 8 depths and two gears of off, all of them known."""
+"""Memory at full size: 20 buckets, 8 depths and two gears of off, all of them known."""
 
 from __future__ import annotations
-
-import time
 
 import pytest
 
@@ -13,35 +11,18 @@ from policies.types import OFF_COLD, OFF_WARM, Arm, CellDelta, Observation
 BUILT = (OFF_COLD, OFF_WARM, *(Arm(depth) for depth in range(1, 9)))
 
 
-def full(now_s: float, arms: tuple[Arm, ...] = BUILT) -> Observation:
-    """Every bucket has run with each of `arms` since the last tick."""
+def full(now_s: float) -> Observation:
+    """Every bucket and arm has run since the last tick."""
     cells = tuple(
         CellDelta(
             k, arm, 10, 10 * k, 10 * k, (10 * k, *[0] * arm.depth), (0,) * (arm.depth + 1), 10,
             0.1 + 0.01 * arm.depth, 0.0011, 10 * k, 3000 * k,
         )
-        for k in KNOTS for arm in arms
+        for k in KNOTS for arm in BUILT
     )  # fmt: skip
     return Observation(
         now_s=now_s, built=BUILT, batch_size=64, queue_reqs=0, cells=cells, decode_steps=2000, in_use=Arm(4)
     )
-
-
-@pytest.mark.slow
-def test_one_decision_takes_less_than_five_milliseconds() -> None:
-    """All 200 cells are known, and in this tick every bucket has run with one arm.
-
-    Processor time of the fastest of 30 decisions: what other processes take away does not count.
-    """
-    policy = Goodput()
-    policy.decide(full(0.0))
-    took = []
-    for i in range(30):
-        observation = full(1.0 + i, arms=(BUILT[i % len(BUILT)],))
-        start = time.process_time()
-        policy.decide(observation)
-        took.append(time.process_time() - start)
-    assert min(took) < 0.005, f"{1000 * min(took):.1f} ms"
 
 
 @pytest.mark.slow
