@@ -14,9 +14,9 @@ x ties
 - an arm to its neighbour in the order cold, warm, depth 1, 2, ...: the logarithm of the ratio of their
   times is a stationary process along b (Ornstein-Uhlenbeck: it may drift, over 3 doublings, within its
   deviation).  From one depth to another a step costs between nothing more (memory-bound) and as much
-  more as there are tokens to verify (compute-bound): 0.4 of the latter, give or take 0.15 per draft.  Off
-  and drafting may take different kernels: 0.1 give or take 0.5 from cold to warm, 0.05 give or take 0.2
-  from warm to depth 1;
+  more as there are tokens to verify (compute-bound): 0.4 of the latter, give or take 0.15 per draft.  Warm
+  keeps the draft cache in step, cold does not: 0.1 give or take 0.1.  Off may take other kernels than
+  drafting, which verifies: 0.15 give or take 0.55 from off to depth 1;
 - levels only loosely: nothing is assumed about how fast the machine is.
 
 Logarithms make all of this relative, so no constant is tied to a machine.  Timed cells are Gaussian
@@ -52,8 +52,8 @@ OCTAVES = np.diff(np.log2(np.array(KNOTS, dtype=np.float64)))
 
 GROWTH_PER_OCTAVE, GROWTH_SD = 0.3, 0.35
 DEPTH_SHARE, DEPTH_SD = 0.4, 0.15
-DRAFT, DRAFT_SD = 0.05, 0.2
-KERNEL, KERNEL_SD = 0.1, 0.5
+UPKEEP, UPKEEP_SD = 0.1, 0.1
+KERNEL, KERNEL_SD = 0.15, 0.55
 REACH_OCTAVES = 3.0
 ROUGH_CV2 = 0.1**2
 ANCHOR_S, ANCHOR_SD = 0.02, 4.0
@@ -205,10 +205,10 @@ def ratio(one: Arm, other: Arm) -> tuple[float, float]:
     if one.gear is Gear.FROZEN:
         mean, variance = 0.0, 0.02**2
     if one.gear is not Gear.WARM and other.gear in (Gear.WARM, Gear.ON):
-        mean, variance = mean + KERNEL, variance + KERNEL_SD**2
+        mean, variance = mean + UPKEEP, variance + UPKEEP_SD**2
     if other.depth:
-        mean += DRAFT + DEPTH_SHARE * math.log((other.depth + 1) / 2)
-        variance += DRAFT_SD**2 + DEPTH_SD**2 * (other.depth - 1)
+        mean += KERNEL + DEPTH_SHARE * math.log((other.depth + 1) / 2)
+        variance += KERNEL_SD**2 + DEPTH_SD**2 * (other.depth - 1)
     return mean, math.sqrt(variance)
 
 

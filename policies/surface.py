@@ -158,9 +158,10 @@ def _timed_nearby(models: Models, arms: Sequence[Arm], bucket: int) -> npt.NDArr
 
 
 def is_first_off(arms: Sequence[Arm]) -> npt.NDArray[np.bool_]:
-    """The gear of off that does the least work and still prefills drafts."""
+    """The gear of off that is tried first: warm, which harms no request, else the least work that prefills."""
     off = [arm for arm in arms if arm.depth == 0 and arm.gear is not Gear.FROZEN]
-    return np.array([bool(off) and arm == off[0] for arm in arms])
+    first = next((arm for arm in off if arm.gear is Gear.WARM), off[0] if off else None)
+    return np.array([arm == first for arm in arms])
 
 
 def surface(models: Models, outlook: Outlook, incumbent: Indices) -> Surface:
