@@ -46,6 +46,8 @@ CLEAN_SHARE_PRIOR = 0.2
 """Share of requests in a probe from cold whose draft cache is in step, until measured."""
 MAX_PREFILL_SHARE = 0.5
 """Prefill batches per decode step above which no probe is run, unless that is usual."""
+STORM_S = 3.0
+"""Half-life of what is usual; so a storm of prefills lasts a few seconds, then it is the load."""
 CONTENT_FACTOR = 5.0
 """With the objective met, a change must bring this many times `min_gain`."""
 MATERIAL, MATERIAL_AHEAD = 0.001, 0.005
@@ -93,6 +95,7 @@ class Goodput:
         self._current: Schedule | None = None
         self._clock_s = 0.0
         self._now_s: float | None = None
+        self._tick_s = 0.0
         self._epoch: int | None = None
         self._batch_before = 0.0
         self._clean_share = CLEAN_SHARE_PRIOR
@@ -125,7 +128,7 @@ class Goodput:
         if observation.engine_epoch != self._epoch:
             self._epoch = observation.engine_epoch
             self.prober.abandon()
-        dt_s = elapsed_s(self._now_s, observation.now_s)
+        self._tick_s = dt_s = elapsed_s(self._now_s, observation.now_s)
         self._now_s = finite(observation.now_s, -MAX_COUNT) or self._now_s
         self._clock_s += dt_s
         seconds = [self.models.cost.seconds(cell) for cell in cells]
@@ -254,9 +257,10 @@ class Goodput:
         return not (idle_queue and draining) and not self._near_objective(batch)
 
     def _prefill_storm(self, per_step: float) -> bool:
-        """Far more prefills per decode step than usual; where they are always many, nothing is unusual."""
+        """Far more prefills per decode step than of late; where they are always many, nothing is unusual."""
         usual = self._prefills_per_step
-        self._prefills_per_step = per_step if usual is None else usual + 0.05 * (per_step - usual)
+        share = 1.0 - 2.0 ** (-self._tick_s / STORM_S)
+        self._prefills_per_step = per_step if usual is None else usual + share * (per_step - usual)
         return per_step > MAX_PREFILL_SHARE and usual is not None and per_step > 2 * usual
 
     def _near_objective(self, batch: float) -> bool:

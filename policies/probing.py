@@ -16,7 +16,7 @@ given that of the arm in force, and the acceptance of positions that the arm in 
 The variance of acceptance that was not seen for a while grows with the learned rate of change
 (`acceptance.py`), so an arm becomes worth another look by itself, sooner where the world changes often.
 
-Bounds: the time of all probes stays within `share` of decode time (plus a start-up loan counted in steps);
+Bounds: the time of all probes stays within `share` of decode time (plus a loan after a start, on the next hour);
 after each probe that changed nothing the arm rests in that bucket, twice as long each time, no longer
 than the mean time between changes of acceptance divided by `looks_per_change`; a drift alarm ends all rests.
 """
@@ -52,9 +52,12 @@ class ProbeParams:
     """How much may be spent on learning."""
 
     share: float = 0.006
-    """Greatest share of decode time, 0..1 (0: never probe).  Below 0.01, which leaves room for the loan."""
-    loan_steps: float = 64.0
-    """Decode steps that may be spent ahead of the share after a start: 8 for each of eight arms."""
+    """Greatest share of decode time, 0..1 (0: never probe) ..."""
+    loan_share: float = 0.004
+    """... and of the decode time of the `loan_s` to come, at the present activity, which may be spent ahead
+    after a start, 0..1.  Together 0.01: over any time longer than `loan_s` probes stay below 1 %."""
+    loan_s: float = 3600.0
+    """See `loan_share`, > 0."""
     bursts: tuple[int, ...] = (4, 8, 16, 32, 64)
     """Burst lengths to choose from, in decode steps, >= 4 each."""
     rest_s: float = 5.0
@@ -70,11 +73,12 @@ class ProbeParams:
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values out of range."""
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share must be within 0..1, got {self.share!r}")
+        for name in ("share", "loan_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be within 0..1, got {getattr(self, name)!r}")
         if not self.bursts or any(n < 4 for n in self.bursts):
             raise ValueError(f"bursts must be step counts >= 4, got {self.bursts!r}")
-        for name in ("rest_s", "looks_per_change", "horizon_s", "patience_s"):
+        for name in ("loan_s", "rest_s", "looks_per_change", "horizon_s", "patience_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
         if self.max_rest_s < self.rest_s:
@@ -117,8 +121,8 @@ class Prospect:
     min_gain: float
     confidence: float
     """What a change will have to bring: log-goodput, and standard errors."""
-    mean_step_s: float
-    """Mean seconds of a decode step over all load."""
+    activity: float
+    """Share of the time that is spent in decode steps."""
     here: int
     """The size that stands for the present batch."""
     chosen: Indices
@@ -198,11 +202,12 @@ class Prober:
         self.pending = None
 
     def propose(self, prospect: Prospect, now_s: float, bucket: int) -> Probe | None:
-        """The probe to run now: the pending one, else the one of the greatest net value above 0."""
+        """The probe to run now: the pending one, else the one of the greatest net value above its price."""
         if self.pending is not None:
             return self.pending.probe
-        best, best_value = None, 0.0
-        free_s = self._free_s(min(prospect.mean_step_s, float(prospect.step_s.min())))
+        purse_s = self._purse_s(prospect.activity)
+        free_s = purse_s - self.spent_s
+        best, best_value = None, self._price(prospect, purse_s)
         for n in self._bursts(prospect.clean_steps):
             value = self._net_value(prospect, n)
             value = np.where(prospect.first, FIRST + value, value)
@@ -224,7 +229,7 @@ class Prober:
         return enough or [max(self.params.bursts)]
 
     def _start(self, prospect: Prospect, a: int, n: int, now_s: float, bucket: int) -> Probe | None:
-        low = KNOTS[max(0, bucket - 1)]
+        low = 1 if prospect.first[a] else KNOTS[max(0, bucket - 1)]
         high = KNOTS[min(len(KNOTS) - 1, bucket + 2)] - 1
         probe = Probe(prospect.arms[a], n, n, low, max(low, high), 1)
         if probe == self._last:  # an identical plan would count as a renewal: leave one tick between
@@ -235,10 +240,21 @@ class Prober:
         self.probes += 1
         return probe
 
-    def _free_s(self, step_s: float) -> float:
+    def _purse_s(self, activity: float) -> float:
+        """Seconds that all probes up to now may take together."""
         p = self.params
-        loan_s = p.loan_steps * step_s if p.share > 0 else 0.0
-        return loan_s + p.share * self.decode_s - self.spent_s
+        return p.share * self.decode_s + (p.loan_share * p.loan_s * activity if p.share > 0 else 0.0)
+
+    def _price(self, prospect: Prospect, purse_s: float) -> float:
+        """What a second of probing must bring: the more, the emptier the purse.
+
+        The threshold of the online knapsack problem (Chakrabarty, Zhou & Lukose, WWW 2008), U^z / e with z
+        the share of the purse that is spent and U the most that a second of probing can bring.  So what is
+        worth little does not use up what a better occasion will need.
+        """
+        most = max(math.e, prospect.horizon_s / (min(self.params.bursts) * float(prospect.step_s.min())))
+        spent = min(1.0, self.spent_s / purse_s) if purse_s > 0 else 1.0
+        return float(most**spent / math.e)
 
     def _may_probe(self, prospect: Prospect, a: int, now_s: float, bucket: int) -> bool:
         if a == int(prospect.chosen[prospect.here]):

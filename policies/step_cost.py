@@ -12,8 +12,8 @@ x ties
   dearer" to "twice as dear": between memory-bound and compute-bound decoding), wide enough for the
   staircase of CUDA-graph batch sizes;
 - an arm to its neighbour in the order cold, warm, depth 1, 2, ...: the logarithm of the ratio of their
-  times is a stationary process along b (Ornstein-Uhlenbeck: it may drift, over 3 doublings, within its
-  deviation).  From one depth to another a step costs between nothing more (memory-bound) and as much
+  times is a stationary process along b (Ornstein-Uhlenbeck: it may drift within its deviation, over the
+  ten doublings that the buckets span).  From one depth to another a step costs between nothing more (memory-bound) and as much
   more as there are tokens to verify (compute-bound): 0.4 of the latter, give or take 0.15 per draft.  Warm
   keeps the draft cache in step, cold does not: 0.1 give or take 0.1.  Off may take other kernels than
   drafting, which verifies: 0.15 give or take 0.55 from off to depth 1;
@@ -54,7 +54,7 @@ GROWTH_PER_OCTAVE, GROWTH_SD = 0.3, 0.35
 DEPTH_SHARE, DEPTH_SD = 0.4, 0.15
 UPKEEP, UPKEEP_SD = 0.1, 0.1
 KERNEL, KERNEL_SD = 0.15, 0.55
-REACH_OCTAVES = 3.0
+REACH_OCTAVES = 10.0
 ROUGH_CV2 = 0.1**2
 ANCHOR_S, ANCHOR_SD = 0.02, 4.0
 
@@ -126,6 +126,8 @@ class Timing:
     batch: float
     context: float | None
     """Context tokens per request; `None`: not told."""
+    rough: bool = False
+    """From steps after prefills: `cv2` is not known."""
 
 
 def timing(cell: CellDelta) -> Timing | None:
@@ -155,7 +157,7 @@ def _rough_timing(cell: CellDelta) -> Timing | None:
     n = cell.after_prefill_steps
     if n < 1 or cell.after_prefill_seconds <= 0 or cell.steps < 1 or cell.request_steps < 1:
         return None
-    return Timing(n / 2, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None)
+    return Timing(n / 2, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None, rough=True)
 
 
 def bucket_index(batch_size: float) -> int:
@@ -387,7 +389,8 @@ class StepCost:
         context = seen.context if seen.context is not None else known.context if known else self.context
         seen = dataclasses.replace(seen, context=context)
         if known is None:
-            cv2 = (self.params.noise**2 * 4 + seen.cv2 * seen.steps) / (4 + seen.steps)
+            usual = self._usual_cv2(k)
+            cv2 = usual if seen.rough else (usual * 4 + seen.cv2 * seen.steps) / (4 + seen.steps)
             self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, context)
             return False
         expected = self._expected(k, arm, known, seen)
@@ -395,8 +398,16 @@ class StepCost:
         residual = math.log(seen.mean_s / expected)
         self._learn_slope(arm, known, seen, residual, error)
         alarm = self._cusum.setdefault(arm, Cusum(self._drift)).update(residual / error)
+        if seen.rough:
+            seen = dataclasses.replace(seen, cv2=seen.steps * residual**2)
         self._blend(known, seen, min(seen.mean_s, expected * math.exp(5 * error)), dt_s)
         return alarm
+
+    def _usual_cv2(self, k: int) -> float:
+        """How the steps of an arm that was never timed in bucket `k` scatter: as those of the others do."""
+        known = [(c.weight, c.cv2) for (bucket, _), c in self.cells.items() if bucket == k]
+        weight = sum(w for w, _ in known)
+        return (self.params.noise**2 * 4 + sum(w * cv2 for w, cv2 in known)) / (4 + weight)
 
     def _expected(self, k: int, arm: Arm, known: Cell, seen: Timing) -> float:
         """The cell's mean moved to the batch size and the context of this tick."""

@@ -227,7 +227,7 @@ def prospect(
         step_s=np.exp(outlook.field.at([batch])[0][0]),
         min_gain=hurdle[0],
         confidence=hurdle[1],
-        mean_step_s=models.load.step_s,
+        activity=models.load.activity,
         here=here,
         chosen=chosen,
     )
