@@ -68,8 +68,8 @@ class ProbeParams:
     """A rest is never longer than the mean time between drift alarms over this, > 0."""
     horizon_s: float = 1800.0
     """How long a finding is expected to stay of use, > 0; less when acceptance changes more often."""
-    patience_s: float = 30.0
-    """A probe whose batch sizes do not come up for so long is dropped, > 0."""
+    patience_s: float = 2.0
+    """A probe whose batch sizes do not come up in so many seconds with decode steps is dropped, > 0."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values out of range."""
@@ -144,9 +144,21 @@ class Pending:
     probe: Probe
     bucket: int
     arm_before: Arm
-    since_s: float
+    waited_s: float = 0.0
+    """Seconds with decode steps, none of them its own."""
     steps: float = 0.0
     timed: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What the pending probe did in a tick."""
+
+    steps: float
+    timed: float
+    """Those of its steps whose time is known."""
+    decode_s: float
+    """Seconds of the tick in which anything was decoded."""
 
 
 class Prober:
@@ -170,20 +182,19 @@ class Prober:
         self.spent_s += probe_s
         self.decode_s += decode_s
 
-    def progress(self, steps: float, timed: float, now_s: float, arm_now: Arm | None, cap_s: float) -> None:
-        """`steps` more probe steps were made, of which `timed` were clean; `cap_s` bounds the rest.
+    def progress(self, ran: Ran, now_s: float, arm_now: Arm | None, cap_s: float) -> None:
+        """See whether the pending probe is through, after a tick; `cap_s` bounds the rest.
 
         `arm_now` is the arm now chosen in the probe's bucket.
         """
         pending = self.pending
         if pending is None:
             return
-        pending.steps += steps
-        pending.timed += timed
-        if steps > 0:
-            pending.since_s = now_s
+        pending.steps += ran.steps
+        pending.timed += ran.timed
+        pending.waited_s = 0.0 if ran.steps else pending.waited_s + ran.decode_s
         done = pending.steps >= pending.probe.burst_steps
-        if not done and now_s - pending.since_s < self.params.patience_s:
+        if not done and pending.waited_s < self.params.patience_s:
             return
         self._last, self.pending = pending.probe, None
         key = (pending.bucket, pending.probe.arm)
@@ -191,7 +202,7 @@ class Prober:
             for known in [k for k in self._rests if k[0] == pending.bucket]:
                 del self._rests[known]
             return
-        if done and pending.timed < 1:  # nothing was learned: not an answer
+        if pending.timed < 1:  # nothing was learned: not an answer
             return
         rest = self._rests.get(key, Rest(0.0, self.params.rest_s))
         pause_s = min(rest.next_s, self.params.max_rest_s, max(self.params.rest_s, cap_s))
@@ -236,7 +247,7 @@ class Prober:
             self._last = None
             return None
         before = prospect.arms[int(prospect.chosen[prospect.here])]
-        self.pending = Pending(probe, bucket, before, now_s)
+        self.pending = Pending(probe, bucket, before)
         self.probes += 1
         return probe
 
