@@ -148,9 +148,10 @@ class Goodput:
     ) -> None:
         """Book the seconds of the pending probe's steps."""
         pending, decode_s = self.prober.pending, sum(seconds)
+        busy_s = self._tick_s if cells else 0.0
         if pending is None:
             self.prober.account(0.0, decode_s)
-            self._ran = Ran(0.0, 0.0, decode_s)
+            self._ran = Ran(0.0, 0.0, busy_s)
             return
         probe = pending.probe
         mine = [
@@ -162,7 +163,7 @@ class Goodput:
         told = finite(observation.probe_steps)
         steps = seen if told is None else min(told, seen)
         self.prober.account(sum(s for _, s, _ in mine) * steps / seen if seen else 0.0, decode_s)
-        self._ran = Ran(steps, sum(n for _, _, n in mine), decode_s)
+        self._ran = Ran(steps, sum(n for _, _, n in mine), busy_s)
 
     def _follow_probe(self, chosen: Indices) -> None:
         """See whether the pending probe is through, and whether it changed anything."""

@@ -69,7 +69,7 @@ class ProbeParams:
     horizon_s: float = 1800.0
     """How long a finding is expected to stay of use, > 0; less when acceptance changes more often."""
     patience_s: float = 2.0
-    """A probe whose batch sizes do not come up in so many seconds with decode steps is dropped, > 0."""
+    """A probe whose batch sizes do not come up for so long, while others do, is dropped, > 0."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values out of range."""
@@ -145,7 +145,7 @@ class Pending:
     bucket: int
     arm_before: Arm
     waited_s: float = 0.0
-    """Seconds with decode steps, none of them its own."""
+    """Time with decode steps, none of them its own."""
     steps: float = 0.0
     timed: float = 0.0
 
@@ -157,8 +157,8 @@ class Ran:
     steps: float
     timed: float
     """Those of its steps whose time is known."""
-    decode_s: float
-    """Seconds of the tick in which anything was decoded."""
+    busy_s: float
+    """Length of the tick, if anything was decoded in it."""
 
 
 class Prober:
@@ -192,7 +192,7 @@ class Prober:
             return
         pending.steps += ran.steps
         pending.timed += ran.timed
-        pending.waited_s = 0.0 if ran.steps else pending.waited_s + ran.decode_s
+        pending.waited_s = 0.0 if ran.steps else pending.waited_s + ran.busy_s
         done = pending.steps >= pending.probe.burst_steps
         if not done and pending.waited_s < self.params.patience_s:
             return
@@ -218,9 +218,9 @@ class Prober:
             return self.pending.probe
         purse_s = self._purse_s(prospect.activity)
         free_s = purse_s - self.spent_s
-        best, best_value = None, self._price(prospect, purse_s)
+        best, best_value, price = None, 0.0, self._price(prospect, purse_s)
         for n in self._bursts(prospect.clean_steps):
-            value = self._net_value(prospect, n)
+            value = self._net_value(prospect, n) - price * n * prospect.step_s
             value = np.where(prospect.first, FIRST + value, value)
             value[prospect.step_s * n > free_s] = -math.inf
             for a in np.argsort(-value):
@@ -274,7 +274,7 @@ class Prober:
         return rest is None or now_s >= rest.until_s
 
     def _net_value(self, prospect: Prospect, n: int) -> Floats:
-        """Seconds gained minus seconds lost, per second of a burst of `n` steps, by arm."""
+        """Seconds gained minus seconds lost by a burst of `n` steps, by arm."""
         samples = (n - 1) * prospect.clean_steps
         timed = prospect.cost_noise / max(1.0, samples)
         moved = prospect.cost_variance**2 / (prospect.cost_variance + timed)
@@ -291,8 +291,7 @@ class Prober:
         delta = prospect.delta[prospect.here]
         lost = n * prospect.step_s * np.maximum(0.02, 1.0 - np.exp(np.minimum(0.0, delta)))
         lost = lost + prospect.aftermath_s + prospect.step_s[prospect.chosen[prospect.here]]
-        net = prospect.horizon_s * min(1.0, samples / SAMPLES) * gained - lost
-        return np.asarray(net / (n * prospect.step_s))
+        return np.asarray(prospect.horizon_s * min(1.0, samples / SAMPLES) * gained - lost)
 
 
 def gain_above(delta: Floats, sd: Floats, hurdle: Floats) -> Floats:

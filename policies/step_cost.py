@@ -318,7 +318,7 @@ class StepCost:
     def noise(self, arm: Arm, bucket: int) -> float:
         """Squared relative deviation of a single step of `arm`."""
         known = self.cells.get((bucket, arm))
-        return known.cv2 + 1e-6 if known else self.params.noise**2
+        return known.cv2 + 1e-6 if known else self._usual_cv2(bucket)
 
     def timed_steps(self, arm: Arm, bucket: int | None = None) -> float:
         """Remembered timed steps of `arm`, in one bucket (its index) or in all."""
