@@ -94,6 +94,8 @@ class Prospect:
     """Expected log-goodput above the arm in force, <= 0 for most."""
     cost_variance: Floats
     """Variance of log step time, given that of the arm in force."""
+    floor_variance: float
+    """The part of it that no timing removes."""
     cost_noise: Floats
     """Relative variance of a single timed step."""
     gradient: Floats
@@ -277,7 +279,8 @@ class Prober:
         """Seconds gained minus seconds lost by a burst of `n` steps, by arm."""
         samples = (n - 1) * prospect.clean_steps
         timed = prospect.cost_noise / max(1.0, samples)
-        moved = prospect.cost_variance**2 / (prospect.cost_variance + timed)
+        open_variance = np.maximum(0.0, prospect.cost_variance - prospect.floor_variance)
+        moved = open_variance**2 / (open_variance + timed)
         learned = prospect.p_variance**2 / (prospect.p_variance + prospect.p_noise / n)
         squared = prospect.gradient**2
         moved = moved + np.einsum("gaj,aj,j->ga", prospect.hidden, squared, learned)

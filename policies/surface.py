@@ -213,6 +213,7 @@ def prospect(
         arms=outlook.arms,
         delta=outlook.log_rate - outlook.log_rate[g, chosen][:, None],
         cost_variance=outlook.cost_variance_given(chosen),
+        floor_variance=models.cost.params.floor**2,
         cost_noise=np.array([[models.cost.noise(arm, bucket) for arm in outlook.arms]]),
         gradient=outlook.yields.gradient,
         hidden=hidden,
