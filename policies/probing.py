@@ -96,6 +96,8 @@ class Prospect:
     """Variance of log step time, given that of the arm in force."""
     floor_variance: float
     """The part of it that no timing removes."""
+    tie: Floats
+    """Share of it that timing the arm at the present batch size can settle, 0..1."""
     cost_noise: Floats
     """Relative variance of a single timed step."""
     gradient: Floats
@@ -280,7 +282,8 @@ class Prober:
         samples = (n - 1) * prospect.clean_steps
         timed = prospect.cost_noise / max(1.0, samples)
         open_variance = np.maximum(0.0, prospect.cost_variance - prospect.floor_variance)
-        moved = open_variance**2 / (open_variance + timed)
+        open_here = open_variance[prospect.here]
+        moved = open_variance * prospect.tie * open_here / (open_here + timed)
         learned = prospect.p_variance**2 / (prospect.p_variance + prospect.p_noise / n)
         squared = prospect.gradient**2
         moved = moved + np.einsum("gaj,aj,j->ga", prospect.hidden, squared, learned)
@@ -310,6 +313,9 @@ def normal_cdf(z: Floats) -> Floats:
 
 
 def present_share(shares: Floats, sizes: Sequence[float], batch_size: float) -> Floats:
-    """Shares of decode time, halved with every octave from the present batch size."""
+    """Shares of decode time, halved with every octave from the present batch size.
+
+    When the load is there, the arm can be timed there, which says more.
+    """
     distance = np.abs(np.log2(np.asarray(sizes) / max(1.0, batch_size)))
     return np.asarray(shares * 2.0**-distance)

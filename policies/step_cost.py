@@ -233,6 +233,8 @@ class CostField:
     """Of the arms at one knot, knots x arms x arms."""
     to_next: Floats
     """Of the arms at one knot with those at the next, (knots - 1) x arms x arms."""
+    along: Floats
+    """Of each arm at one knot with itself at another, knots x knots x arms."""
 
     def at(self, batch_sizes: Sequence[float]) -> tuple[Floats, Floats]:
         """Mean log seconds (sizes x arms) and covariances (sizes x arms x arms), interpolated."""
@@ -244,6 +246,24 @@ class CostField:
         crossed = self.to_next[i] + self.to_next[i].swapaxes(1, 2)
         spread = (1 - w) ** 2 * self.covariance[i] + w**2 * self.covariance[i + 1] + w * (1 - w) * crossed
         return mean, spread
+
+    def tie(self, batch_sizes: Sequence[float], batch_size: float) -> Floats:
+        """Squared correlation of each arm's log seconds at `batch_sizes` with that at `batch_size`: sizes x arms.
+
+        The share of what is open there that timing the arm here can settle.
+        """
+        to, here = _weights(batch_sizes), _weights([batch_size])[0]
+        joint = np.einsum("gk,kla,l->ga", to, self.along, here)
+        own = np.einsum("gk,kla,gl->ga", to, self.along, to, optimize=True)
+        return np.asarray(joint**2 / (own * np.einsum("k,kla,l->a", here, self.along, here)))
+
+
+def _weights(batch_sizes: Sequence[float]) -> Floats:
+    """Of the knots in an interpolated value: sizes x knots."""
+    weights = np.zeros((len(batch_sizes), len(KNOTS)))
+    for row, (k, w) in zip(weights, map(interpolation, batch_sizes), strict=True):
+        row[k], row[k + 1] = 1 - w, w
+    return weights
 
 
 class StepCost:
@@ -297,6 +317,7 @@ class StepCost:
             (covariance @ shift).reshape(shape),
             np.einsum("kakb->kab", every),
             np.asarray(every[knots, :, knots + 1, :], dtype=np.float64),
+            np.einsum("kala->kla", every),
         )
         exponents = np.clip(np.diff(self._field.log_s, axis=0) / OCTAVES[:, None], 0.0, 1.5).tolist()
         self._exponents = {(k, arm): row[a] for k, row in enumerate(exponents) for a, arm in enumerate(chain)}

@@ -214,6 +214,7 @@ def prospect(
         delta=outlook.log_rate - outlook.log_rate[g, chosen][:, None],
         cost_variance=outlook.cost_variance_given(chosen),
         floor_variance=models.cost.params.floor**2,
+        tie=outlook.field.tie(SIZES, batch),
         cost_noise=np.array([[models.cost.noise(arm, bucket) for arm in outlook.arms]]),
         gradient=outlook.yields.gradient,
         hidden=hidden,
