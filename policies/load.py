@@ -22,7 +22,8 @@ Floats = npt.NDArray[np.float64]
 MEMORY_S, MEMORY_STEPS = 120.0, 20000.0
 PRIOR_IDLE_S = 20.0
 """As if the server had been idle for so long before: what is not known yet is not spent ahead."""
-PRIOR_STEPS = 1000.0
+PRIOR_STEPS, PRIOR_FALLS = 300.0, 0.3
+"""What is believed of falls until they are counted: one in a thousand steps, with the weight of 0.3 of them."""
 PRIOR_CROSSINGS = 3.0
 """Weight of the belief that ticks show every crossing, in crossings."""
 
@@ -134,10 +135,10 @@ class Load:
     def falls(self, starts: Sequence[int]) -> Floats:
         """Expected ticks per decode step in which the batch shrinks below each of `starts[1:]`.
 
-        Until much was seen: one in `PRIOR_STEPS`.
+        Until much was seen: one in a thousand.
         """
         edge = np.array([bucket_index(start) for start in starts[1:]])
-        return np.asarray((self._fallen[edge] + 1.0) / (self._steps + PRIOR_STEPS))
+        return np.asarray((self._fallen[edge] + PRIOR_FALLS) / (self._steps + PRIOR_STEPS))
 
     def _spread(self, weights: Floats, starts: Sequence[int]) -> Floats:
         """Shares by interval: a bucket's weight forms a triangle around its mean batch size.

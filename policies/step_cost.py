@@ -131,7 +131,7 @@ class Timing:
 
 
 def timing(cell: CellDelta) -> Timing | None:
-    """The clean part of a cell, else the steps after prefills at half weight; `None`: nothing was timed.
+    """The clean part of a cell, else the steps after prefills; `None`: nothing was timed.
 
     When the steps scatter so much that a stall must be among them, the mean is what it would be if all
     the scatter came from one outlier x: with n-1 equal steps, mean - sd / sqrt(n - 1).
@@ -158,7 +158,7 @@ def _rough_timing(cell: CellDelta) -> Timing | None:
     if n < 1 or cell.after_prefill_seconds <= 0 or cell.steps < 1 or cell.request_steps < 1:
         return None
     return Timing(
-        n / 2, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None, rough=True
+        n, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None, rough=True
     )
 
 

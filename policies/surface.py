@@ -8,6 +8,7 @@ its error from `step_cost.py`, what cold costs later from `gears.py`, what occur
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -135,8 +136,13 @@ def size_index(batch_size: float) -> int:
 
 
 def _aftermath_s(models: Models, arms: Sequence[Arm], in_force: Arm) -> Floats:
-    """Seconds that a probe of each arm costs after it is over."""
+    """Seconds that a probe of each arm costs after it is over.
+
+    While drafting, cold is not tried at all where warm is built: that tells as much of off, and harms nobody.
+    """
     loss_s = 0.0 if is_cold(in_force) else models.ledger.loss_s(models.load.step_s)
+    if in_force.depth and any(arm.gear is Gear.WARM for arm in arms):
+        return np.array([math.inf if is_cold(arm) else 0.0 for arm in arms])
     return np.array([loss_s * is_cold(arm) for arm in arms])
 
 
