@@ -23,7 +23,7 @@ MEMORY_S, MEMORY_STEPS = 120.0, 20000.0
 PRIOR_IDLE_S = 20.0
 """As if the server had been idle for so long before: what is not known yet is not spent ahead."""
 PRIOR_STEPS, PRIOR_FALLS = 300.0, 0.3
-"""What is believed of falls until they are counted: one in a thousand steps, with the weight of 0.3 of them."""
+"""What is believed of falls until they are counted: one in a thousand steps, with the weight of 0.3 falls."""
 PRIOR_CROSSINGS = 3.0
 """Weight of the belief that ticks show every crossing, in crossings."""
 

@@ -102,10 +102,10 @@ def test_context_that_grows_moves_what_was_timed_before() -> None:
 
 
 def test_steps_after_a_prefill_are_used_when_there_are_no_clean_ones() -> None:
-    """4 steps of 10 ms after prefills, none clean: 10 ms, with the weight of two."""
+    """4 steps of 10 ms after prefills, none clean: 10 ms."""
     rough = CellDelta(256, OFF_COLD, 4, 1024, 1024, (), (), 0, 0.0, 0.0, 0, 0, 4, 0.04)
     assert timing(rough).mean_s == pytest.approx(0.010)
-    assert timing(rough).steps == 2
+    assert timing(rough).steps == 4
 
 
 def test_between_two_knots_the_line_is_straight_in_logarithms() -> None:
