@@ -10,15 +10,19 @@ notes: mean and 95 % interval over windows, and the paired ratio to `plain` of t
 
 from __future__ import annotations
 
+import bisect
 import collections
+import functools
 import itertools
 import json
+import math
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent)]
 
+from controller.bench.arms import parse_arm  # noqa: E402 - the path comes first
 from controller.bench.statistics import estimate, quantile, ratio  # noqa: E402 - the path comes first
 
 KEPT = (
@@ -33,6 +37,10 @@ KEPT = (
     "load",
     "apply",
     "sidecar",
+    "samples",
+    "equal",
+    "after",
+    "refused_switch",
 )
 GROUP = ("label", "C", "acceptance", "temperature", "phase", "settling", "burst")
 BIN_S = 0.25
@@ -78,6 +86,14 @@ class StepLog:
             [i * BIN_S, mean([b for b, _ in x]), mean([d for _, d in x])] for i, x in sorted(bins.items())
         ]
 
+    def tok_s_by_second(self, from_s: float, to_s: float) -> list[int]:
+        """Output tokens of each whole second of a span: how long does settling take?"""
+        tokens: collections.Counter[int] = collections.Counter()
+        for at_s, _, count, _ in self.results:
+            if from_s <= at_s < to_s:
+                tokens[int(at_s - from_s)] += count
+        return [tokens[i] for i in range(int(to_s - from_s))]
+
 
 def _round(value: float | None, digits: int = 3) -> float | None:
     return None if value is None else round(value, digits)
@@ -97,40 +113,61 @@ def clients(requests: list[dict], from_s: float, to_s: float) -> dict:
     return {"finished": len(good), "errors": sum(bool(r["error"]) for r in ended), **out}
 
 
-def toggles(records: list[dict], logs: dict[str, StepLog]) -> list[dict]:
-    """Per run of switches: PUT to acknowledgement, first launch and first result at the new depth."""
+def toggles(records: list[dict], folder: Path) -> list[dict]:
+    """Per run of switches: PUT to acknowledgement, first launch and first result at the new depth.
+
+    With several ranks the first launch is that of the last rank, and `first_launch_skew_ms` the time between
+    the first rank's and the last one's.
+    """
     out = []
     for run in (r for r in records if r["kind"] == "toggles"):
-        log = logs[run["server"]]
+        logs = _rank_logs(folder, run["server"])
         mine = [
             r
             for r in records
             if r["kind"] == "toggle" and r["server"] == run["server"] and r["period_s"] == run["period_s"]
         ]
-        ack, launch, result, unseen = [], [], [], 0
-        for i, r in enumerate(mine):
-            depth = 4 if r["arm"] == "depth-4" else 0
-            until = mine[i + 1]["put_s"] if i + 1 < len(mine) else run["to_s"] + 1
-            ack.append((r["acknowledged_s"] - r["put_s"]) * 1e3)
-            first = next((x[0] for x in log.launches if r["put_s"] < x[0] < until and x[2] == depth), None)
-            seen = next((x[0] for x in log.results if first and first < x[0] and x[3] == depth + 1), None)
-            unseen += first is None
-            launch += [(first - r["put_s"]) * 1e3] if first else []
-            result += [(seen - r["put_s"]) * 1e3] if seen else []
+        until = [r["put_s"] for r in mine[1:]] + [run["to_s"] + 1]
+        depths = [parse_arm(r["arm"]).fixed.depth for r in mine]
+        spans = [(r["put_s"], end_s, depth) for r, end_s, depth in zip(mine, until, depths, strict=True)]
+        first = [[_first(log.launches, 2, *span) for log in logs] for span in spans]
+        seen = [at for at in first if None not in at]
+        results = [_first(logs[0].results, 3, put_s, end_s + 1, depth + 1) for put_s, end_s, depth in spans]
+        last = [
+            (max(at) - put_s) * 1e3 for at, (put_s, _, _) in zip(first, spans, strict=True) if None not in at
+        ]
+        shown = [(at - put_s) * 1e3 for at, (put_s, _, _) in zip(results, spans, strict=True) if at]
         out.append(
             {
                 "server": run["server"],
                 "C": run["C"],
                 "period_s": run["period_s"],
                 "switches": run["switches"],
-                "unseen": unseen,
-                "put_to_acknowledged_ms": _spread(ack),
-                "put_to_first_launch_ms": _spread(launch),
-                "put_to_first_result_ms": _spread(result),
+                "unseen": len(first) - len(seen),
+                "put_to_acknowledged_ms": _spread([(r["acknowledged_s"] - r["put_s"]) * 1e3 for r in mine]),
+                "put_to_first_launch_ms": _spread(last),
+                "put_to_first_result_ms": _spread(shown),
+                "first_launch_skew_ms": _spread([(max(at) - min(at)) * 1e3 for at in seen])
+                if len(logs) > 1
+                else None,
                 "ranks_agree": (run["state"] or {}).get("ranks_agree"),
             }
         )
     return out
+
+
+def _first(rows: list[tuple], column: int, after_s: float, until_s: float, value: int) -> float | None:
+    """When a row of this value first appears inside a span."""
+    start = bisect.bisect_right(rows, (after_s, math.inf))
+    inside = itertools.takewhile(lambda row: row[0] < until_s, itertools.islice(rows, start, None))
+    return next((row[0] for row in inside if row[column] == value), None)
+
+
+@functools.cache
+def _rank_logs(folder: Path, server: str) -> list[StepLog]:
+    """The step logs of all ranks of a server."""
+    ranks = {int(p.name.split(".")[-3].removeprefix("r")) for p in folder.glob(f"steps/{server}.r*.*.json")}
+    return [StepLog(folder, server, rank) for rank in sorted(ranks)] or [StepLog(folder, server)]
 
 
 def _spread(values: list[float]) -> dict:
@@ -146,7 +183,7 @@ def ranks(records: list[dict], folder: Path) -> list[dict]:
     out = []
     for server in dict.fromkeys(r["server"] for r in records if r["kind"] == "ranks"):
         found = [r for r in records if r["kind"] == "ranks" and r["server"] == server]
-        logs = [StepLog(folder, server, rank) for rank in range(found[0]["tp"])]
+        logs = _rank_logs(folder, server)
         sequences = [[launch[1:3] for launch in log.launches] for log in logs]
         skews = [
             (max(at) - min(at)) * 1e3
@@ -162,6 +199,7 @@ def ranks(records: list[dict], folder: Path) -> list[dict]:
                 "changes_of_depth": sum(a[1] != b[1] for a, b in itertools.pairwise(sequences[0])),
                 "launch_skew_ms": _spread(skews),
                 "hook_says_ranks_agree": [(r["state"] or {}).get("ranks_agree") for r in found],
+                "refused_switches": sum(r["kind"] == "refused_switch" for r in records),
                 "leases_expired": [((r["state"] or {}).get("lease") or {}).get("expired") for r in found],
             }
         )
@@ -263,6 +301,58 @@ def comparisons(records: list[dict], windows: list[dict]) -> list[dict]:
     return out
 
 
+def goal(windows: list[dict]) -> list[dict]:
+    """The sidecar's policy against the best other arm at each concurrency, by paired windows of the same round.
+
+    The best is chosen by its mean over the rounds, so that a lucky window does not set the mark.
+    """
+    out = []
+    fixed = [w for w in windows if w.get("tok_s") and w.get("round") is not None and not w.get("trace")]
+    for c, p in dict.fromkeys((w["C"], w.get("acceptance")) for w in fixed):
+        here = [w for w in fixed if (w["C"], w.get("acceptance")) == (c, p)]
+        by_label: dict[str, dict[tuple, list[float]]] = {}
+        for w in here:
+            name = w["label"] if w["label"] != "governed" else f"governed {w.get('temperature', '')}".strip()
+            rounds = by_label.setdefault(name, {})
+            rounds.setdefault((w.get("round"), w.get("pass_number")), []).append(w["tok_s"])
+        means = {name: {k: sum(v) / len(v) for k, v in rounds.items()} for name, rounds in by_label.items()}
+        others = {n: m for n, m in means.items() if not n.startswith("governed")}
+        for name, mine in ((n, m) for n, m in means.items() if n.startswith("governed") and others):
+            best = max(others, key=lambda n: sum(others[n].values()) / len(others[n]))
+            keys = sorted(mine.keys() & others[best].keys(), key=str)
+            found = ratio([mine[k] for k in keys], [others[best][k] for k in keys]) if keys else None
+            out.append(
+                {
+                    "C": c,
+                    "acceptance": p,
+                    "arm": name,
+                    "best_other": best,
+                    "ratio": _round(found.mean, 4) if found else None,
+                    "half_width": _round(found.half_width, 4) if found else None,
+                    "rounds": len(keys),
+                }
+            )
+    return out
+
+
+def traces(windows: list[dict], logs: dict[str, StepLog], requests: dict[str, list[dict]]) -> list[dict]:
+    """Per arm of a trace: all output tokens of its phases, tokens per second, latency of the streams."""
+    out = []
+    for arm in dict.fromkeys(w["trace"] for w in windows if w.get("trace")):
+        mine = [w for w in windows if w.get("trace") == arm]
+        server, from_s, to_s = mine[0]["server"], mine[0]["from_s"], mine[-1]["to_s"]
+        tokens = sum(r[2] for r in logs[server].results if from_s <= r[0] < to_s)
+        seconds = round(to_s - from_s, 2)
+        rate = round(tokens / seconds, 1)
+        figures = clients(requests[server], from_s, to_s)
+        out.append(
+            {"arm": arm, "phases": len(mine), "seconds": seconds, "tokens": tokens, "tok_s": rate, **figures}
+        )
+    whole = max((t["phases"] for t in out), default=0)
+    best = max((t["tok_s"] for t in out if t["arm"] != "governed" and t["phases"] == whole), default=None)
+    return [t | {"to_best_other": _round(t["tok_s"] / best, 4) if best else None} for t in out]
+
+
 def analyse(folder: Path) -> dict:
     """Everything that one plan found."""
     records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
@@ -274,11 +364,13 @@ def analyse(folder: Path) -> dict:
         span = (w["from_s"], w["to_s"])
         figures = {**logs[w["server"]].window(*span), "clients": clients(requests[w["server"]], *span)}
         over_time = logs[w["server"]].depth_over_time(*span) if w["arm"] == "as-is" else []
+        by_second = logs[w["server"]].tok_s_by_second(*span) if over_time else []
         windows.append(
             {
                 **{k: v for k, v in w.items() if k not in ("kind", "at")},
                 **figures,
                 "depth_over_time": over_time,
+                "tok_s_by_second": by_second,
             }
         )
     out = {
@@ -292,10 +384,12 @@ def analyse(folder: Path) -> dict:
     out |= {
         "summary": summary(windows),
         "windows": windows,
-        "toggles": toggles(records, logs),
+        "toggles": toggles(records, folder),
         "bursts": bursts(records, logs),
         "ranks": ranks(records, folder),
         "comparisons": comparisons(records, windows),
+        "traces": traces(windows, logs, requests),
+        "goal": goal(windows),
     }
     for kind in KEPT:
         found = [{k: v for k, v in r.items() if k != "kind"} for r in records if r["kind"] == kind]
