@@ -15,10 +15,7 @@ HERE = Path(__file__).resolve().parent.parent
 PRODUCT = HERE / "product"
 """Made by `stage.sh`: controller, policies, sglang_hooks and a dist-info that names the plugin."""
 
-_MODEL_ARGS = {
-    "mla": ("--disable-prefill-cuda-graph",),
-    "deepseek": ("--disable-prefill-cuda-graph", "--moe-runner-backend", "triton"),
-}
+_MODEL_ARGS = {"deepseek": ("--moe-runner-backend", "triton")}
 _MODEL_ENV = {
     # the router's Triton kernel; the other ones would be compiled from headers that the bundle leaves out
     "deepseek": {"SGLANG_OPT_USE_JIT_KERNEL_GROUPED_TOPK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},

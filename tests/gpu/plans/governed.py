@@ -36,7 +36,8 @@ async def run(kit: Kit) -> None:
             # its rule needs a moment to settle after a change of load
             targets = [*Target.of(own), *Target.of(plain)]
             timing = {"settle_s": 2.0, "window_s": WINDOW_S}
-            await kit.alternate(targets, [level], rounds=1, acceptance=P, **timing)
+            notes = {"acceptance": P, "pass_number": "SGLang's rule"}
+            await kit.alternate(targets, [level], rounds=1, **timing, **notes)
 
 
 async def measure(kit: Kit, plain: Server, table: Server, governed: Server) -> None:
