@@ -41,13 +41,14 @@ def page(title: str, results: dict) -> Iterator[str]:
 
 
 def _servers(servers: dict) -> Iterator[str]:
-    yield "| server | started in | attention | plugin | depths |"
-    yield "| --- | --- | --- | --- | --- |"
+    yield "| server | started in | model | GPUs | attention | plugin | depths |"
+    yield "| --- | --- | --- | ---: | --- | --- | --- |"
     for name, server in servers.items():
         setup = server["setup"]
         depths = ", ".join(map(str, setup["depths"])) or " ".join(setup["args"]) or "no speculation"
         hook = "yes" if setup["hook"] else "no"
-        yield f"| {name} | {server['start_s']} s | {setup['attention']} | {hook} | {depths} |"
+        on = f"{setup['model']} | {setup['gpus'].count(',') + 1} | {setup['attention']}"
+        yield f"| {name} | {server['start_s']} s | {on} | {hook} | {depths} |"
     yield ""
 
 
@@ -97,15 +98,14 @@ def _goal(rows: list[dict]) -> Iterator[str]:
     if not rows:
         return
     yield "### The policy against the best other arm\n"
-    yield "`half width`: of the 95 % interval over paired rounds; without pairs, against the best arm's mean.\n"
+    yield "Half width: of the 95 % interval over paired rounds; without pairs, against the best arm's mean.\n"
     yield "| acceptance | C | arm | best other arm | its tok/s | share of it | half width | pairs |"
     yield "| ---: | ---: | --- | --- | ---: | ---: | ---: | ---: |"
     for r in sorted(rows, key=lambda r: (-(r["acceptance"] or 0), r["C"], r["arm"])):
         half = "-" if r["half_width"] is None else f"{100 * r['half_width']:.1f} %"
         share = f"{100 * r['share']:.1f} % | {half} | {r['pairs']} |"
-        yield (
-            f"| {r['acceptance']} | {r['C']} | {r['arm']} | {r['best_other']} | {r['best_tok_s']:.0f} | {share}"
-        )
+        best = f"{r['best_other']} | {r['best_tok_s']:.0f}"
+        yield f"| {r['acceptance']} | {r['C']} | {r['arm']} | {best} | {share}"
     yield ""
 
 
