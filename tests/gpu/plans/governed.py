@@ -3,8 +3,8 @@
 ATTENTION=triton|fa3, ACCEPTANCE=0.745, LEVELS=1,8,32,64,128,256, ROUNDS=2, WINDOW_S=2, COLD_S=8,
 TICK_S=0.25, ADAPTIVE_LEVELS=16,64,256 (empty: none).
 At every level a sidecar that knows nothing is started on the governed server: `cold` is the window in which
-the load arrives and it learns (the page shows it by second), `settled` the one after.  It is then ended and started anew with what
-it had written down: its windows, alternated with those of the others, are `warm`.
+the load arrives and it learns (the page shows it by second), `settled` the one after.  It is then ended and
+started anew with what it had written down: its windows, alternated with those of the others, are `warm`.
 Starts 2 minutes (70 s when the machine has started such servers before), a level 20 s and 24 s a round.
 """
 
