@@ -2,6 +2,7 @@
 # On the GPU machine: several plans side by side, one lane per GPU, each lane one plan after another.
 #   lanes.sh start 'OUT=PLAN [VAR=VALUE ...] + OUT=PLAN ...' ['lane of the next GPU' ...]     returns at once
 #   lanes.sh wait [SECONDS]                                                                   waits, prints, collects into $OUT
+#   lanes.sh stop                                                                             ends the lanes and their servers
 # A lane 'first: OUT=PLAN ...' sees all GPUs; these run before the others, side by side, each on its share of the
 # CPUs (AFTER=/tmp/o/OUT/DONE makes one measure when another has ended).  A lane 'last: ...' sees all and comes last.
 # Results: /tmp/o/OUT.  FOR=SECONDS in a step: what it may take (default: PLAN_SECONDS, 540); HOLD_S=SECONDS for
@@ -9,16 +10,17 @@
 set -u
 export SG=${SG:-/tmp/sg} O=${O:-/tmp/o} K=${K:-/tmp/kit}; HERE=$(cd "$(dirname "$0")" && pwd); BACK=${OUT:-/tmp/back}; mkdir -p "$O" "$BACK"
 GPUS=${GPUS:-$(nvidia-smi -L 2>/dev/null | wc -l)}
+end_all() { for pid in "$@"; do [ ! -e "$pid" ] || { echo "ending $pid"; kill -9 -- "-$(cat "$pid")"; rm -f "$pid"; }; done; }
 step() {   # GPUS CPUS FIRST_PORT OUT=PLAN [VAR=VALUE ...]
   local gpus=$1 cpus=$2 port=$3 out=${4%%=*} plan=${4#*=} seconds left; shift 4
   seconds=$(env "$@" bash -c 'echo ${FOR:-${PLAN_SECONDS:-540}}'); left=$((END - $(date +%s)))
   rm -rf "${O:?}/$out"; mkdir -p "$O/$out"
   [ "$left" -ge "$seconds" ] || seconds=$left
   [ "$seconds" -ge "${LEAST_S:-100}" ] || { echo "$out: left out, $left s are left"; touch "$O/$out/DONE"; return; }
-  env "$@" BENCH_GPUS="$gpus" KIT_PORT="$port" taskset -c "$cpus" timeout -k 5 $((seconds + 40)) \
+  env "$@" BENCH_GPUS="$gpus" KIT_PORT="$port" taskset -c "$cpus" timeout --foreground -k 5 $((seconds + 40)) \
     python3 -B drive.py "plans/$plan.py" "$O/$out" --seconds "$seconds" > "$O/$out/drive.log" 2>&1 < /dev/null
   local status=$?; echo "$(date +%H:%M:%S) $out: exit status $status"
-  for pid in "$O/$out"/*.pid; do [ ! -e "$pid" ] || { echo "$out: killing $pid"; kill -9 -- "-$(cat "$pid")"; rm -f "$pid"; }; done
+  end_all "$O/$out"/*.pid
   touch "$O/$out/DONE"
 }
 lane() {   # GPUS CPUS FIRST_PORT LANE
@@ -42,13 +44,15 @@ if [ "$1" = run ]; then   # in the background, by start
   side_by_side "$all" "${first[@]}"; side_by_side "" "${each[@]}"; side_by_side "$all" "${last[@]}"
   touch "$O/DONE"; exit
 fi
+if [ "$1" = stop ]; then end_all "$O/lanes.pid" "$O"/*/*.pid; exit; fi
 if [ "$1" = start ]; then
   shift
   [ -d "$SG/site/sglang" ] || { mkdir -p "$SG" && tar -xJf "$HERE/bundle.tar.xz" -C "$SG" --strip-components=1; } || exit 1
   [ ! -d "$HERE/tvm" ] || cp -rn "$HERE/tvm/." "$SG/tvm/" 2>/dev/null
   [ "$HERE" = "$K" ] || { rm -rf "$K"; mkdir -p "$K" && (cd "$HERE" && cp -r go.sh lanes.sh drive.py kit models plans plugin product "$K/"); } || exit 1
   export END=$(($(date +%s) + ${HOLD_S:-86400}))
-  rm -f "$O/DONE"; setsid nohup "$K/lanes.sh" run "$@" > "$O/lanes.log" 2>&1 < /dev/null & sleep 2; echo started; exit
+  rm -f "$O/DONE"; setsid nohup "$K/lanes.sh" run "$@" > "$O/lanes.log" 2>&1 < /dev/null &
+  echo $! > "$O/lanes.pid"; sleep 2; echo started; exit
 fi
 end=$(($(date +%s) + ${2:-540}))
 while [ ! -e "$O/DONE" ] && [ "$(date +%s)" -lt $end ]; do sleep 1; done
