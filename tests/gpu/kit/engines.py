@@ -184,6 +184,9 @@ class CpuEngine:
             os.environ, PYTHONPATH=":".join(map(str, path)), SGLANG_USE_CPU_ENGINE="1", TRITON_INTERPRET="1"
         )
         env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        if setup.tp > 1:
+            cpus = sorted(os.sched_getaffinity(0))
+            env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(cpus[i % len(cpus)]) for i in range(setup.tp))
         env |= {
             k: v
             for k, v in _bench_environment(setup, out).items()
