@@ -201,6 +201,14 @@ class Kit:
         self.record("sidecar", sidecar=sidecar.name, server=server.name, s=ready_s, settings=values)
         return sidecar
 
+    async def until_free(self, server: Server, *, limit_s: float = 20.0) -> None:
+        """Wait until nobody holds a server: a sidecar hands it back when it ends, or its lease does."""
+        until_s = self.now() + limit_s
+        while self.now() < until_s:
+            if ((await server.control.state()) or {}).get("holder") is None:
+                return
+            await asyncio.sleep(0.2)
+
     def sidecar_environment(self) -> dict[str, str]:
         """The environment of other `specgov` commands."""
         return specgov_environment(self.out, {})

@@ -58,5 +58,6 @@ async def trace(kit: Kit, server: Server, arm: str) -> None:
     await kit.stop_load(server)
     if sidecar is not None:
         await sidecar.stop()
+        await kit.until_free(server)
     elif target.arm.fixed is not None:
         await server.control.release()

@@ -92,6 +92,7 @@ async def governed(kit: Kit, table: Server, level: int, notes: dict) -> None:
         await kit.window(me, level, WINDOW_S, temperature="settled", round=0, **notes)
     await kit.stop_load(table)
     await sidecar.stop()
+    await kit.until_free(table)
 
 
 async def switches(kit: Kit, server: Server) -> None:
