@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -13,18 +14,26 @@ from rich.text import Text
 
 from controller.cli._common import (
     DEFAULT_URL,
-    EXIT_UNMET,
-    EXIT_USAGE,
     Json,
     TokenFile,
     Url,
     call,
     duration_s,
-    fail,
     me,
     out,
     show_json,
 )
+from controller.cli._exit import attend
+from controller.errors import BadRequestError
+
+
+class Kind(StrEnum):
+    """Kinds of rows in the decision log."""
+
+    DECISION = "decision"
+    OVERRIDE = "override"
+    EVENT = "event"
+
 
 MODES = ("off", "on", "native", "no_deeper", "no_shallower", "auto")
 
@@ -43,7 +52,7 @@ def status(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Jso
     else:
         _print_status(state)
     if state["conditions"]:
-        raise typer.Exit(EXIT_UNMET)
+        attend()
 
 
 def _print_status(state: dict[str, Any]) -> None:
@@ -96,10 +105,10 @@ def override(
 ) -> None:
     """Take over, or hand back: off | on | native | no_deeper | no_shallower | auto."""
     if mode not in MODES:
-        fail(f"the mode must be one of {', '.join(MODES)}, got {mode!r}", EXIT_USAGE)
+        raise BadRequestError(f"MODE must be one of {', '.join(MODES)}, got {mode!r}")
     reason = (reason or "").strip()
     if mode != "auto" and not reason:
-        fail('--reason "..." is needed: whoever comes after you will ask', EXIT_USAGE)
+        raise BadRequestError('--reason "..." is needed: whoever comes after you will ask')
     body = {
         "mode": mode,
         "depth": depth,
@@ -137,7 +146,7 @@ def decisions(
     *,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Rows, newest first.")] = 20,
     before: Annotated[int | None, typer.Option(help="Rows older than this id.")] = None,
-    kind: Annotated[str | None, typer.Option(help="decision, override or event.")] = None,
+    kind: Annotated[Kind | None, typer.Option(help="Only rows of this kind.")] = None,
     reason: Annotated[str | None, typer.Option(help="Only this reason.")] = None,
     since: Annotated[str | None, typer.Option(help="Not older than e.g. 30m, 12h, 2d.")] = None,
     url: Url = DEFAULT_URL,
@@ -146,7 +155,13 @@ def decisions(
 ) -> None:
     """What was decided, by whom and why."""
     since_unix_s = time.time() - duration_s(since) if since else None
-    given = {"limit": limit, "before": before, "kind": kind, "reason": reason, "since_unix_s": since_unix_s}
+    given = {
+        "limit": limit,
+        "before": before,
+        "kind": kind and str(kind),
+        "reason": reason,
+        "since_unix_s": since_unix_s,
+    }
     query = {key: value for key, value in given.items() if value is not None}
     page = call("GET", url, "/v1/decisions", token_file, params=query)
     if as_json:
