@@ -79,13 +79,13 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
         ("load", _load(load)),
         ("in force", _schedule(depth["in_force"])),
         ("in use", _arm(depth["in_use"])),
-        ("effect", f"{state['effect']['state']}, for {state['effect']['for_s']:.0f} s"),
+        ("effect", _effect(state["effect"])),
         ("lease", _lease(lease)),
         ("engine", f"{engine['link']}: {engine['detail']}"),
     ]
     if override is not None:
         end = override["expires_unix_s"]
-        until = "until it is ended" if end is None else f"until {_clock(end)}"
+        until = "until it is ended" if end is None else f"until {_clock(end)} {_zone()}"
         lines.insert(1, ("override", f"{override['detail']}, {until}"))
     return lines
 
@@ -129,11 +129,9 @@ def _order_lines(order: dict[str, Any]) -> Iterator[str]:
     if auto and replaced is None:
         yield "auto: there was no order to end"
         return
-    yield (
-        "auto: the policy decides"
-        if auto
-        else f"{order['mode']}, until {_clock(end) if end else 'it is ended'}"
-    )
+    depth = "" if order.get("depth") is None else f" at depth {order['depth']}"
+    until = f"until {_clock(end)} {_zone()}" if end else "until it is ended: specgov override auto"
+    yield "auto: the policy decides" if auto else f"{order['mode']}{depth}, {until}"
     if replaced is not None:
         yield f"{'ended' if auto else 'replaced'}: {replaced['detail']}"
     if not order["durable"] and auto:
@@ -167,7 +165,10 @@ def decisions(
     if as_json:
         show_json(page)
         return
-    table = Table("id", "when", "kind", "reason", "detail", box=None, pad_edge=False)
+    if not page["decisions"]:
+        out.print("no row of the decision log is like that")
+        return
+    table = Table("id", f"when ({_zone()})", "kind", "reason", "detail", box=None, pad_edge=False)
     for row in page["decisions"]:
         detail = Text(str(row["body"].get("detail", "")))
         table.add_row(str(row["id"]), _clock(row["at_unix_s"]), row["kind"], row["reason"], detail)
@@ -198,6 +199,12 @@ def _load(load: dict[str, Any]) -> str:
     return f"running: {_words(load['running_reqs'])}, waiting: {_words(load['queue_reqs'])}, {age}"
 
 
+def _effect(effect: dict[str, Any]) -> str:
+    """`applied` speaks for itself; what keeps the others from it is said."""
+    why = "" if effect["state"] == "applied" else f": {effect['detail']}"
+    return f"{effect['state']}, for {effect['for_s']:.0f} s{why}"
+
+
 def _lease(lease: dict[str, Any]) -> str:
     left_s = lease["left_s"]
     return str(lease["state"]) if left_s is None else f"{lease['state']}, {left_s:.1f} s left"
@@ -226,10 +233,12 @@ def _arm(arm: dict[str, Any] | None) -> str:
 def _schedule(rows: list[dict[str, Any]] | None) -> str:
     if not rows:
         return "SGLang's own choice"
-    return ", ".join(
-        f"from {row['min_batch_size']}: {row['depth']}" + ("" if row["depth"] else f" {row['gear']}")
-        for row in rows
-    )
+    if len(rows) == 1:
+        return f"{_arm(rows[0])} at every batch size"
+    lasts = [f"to {row['min_batch_size'] - 1}" for row in rows[1:]] + ["on"]
+    bands = [f"{row['min_batch_size']} {last}: {_arm(row)}" for row, last in zip(rows, lasts, strict=True)]
+    bands[-1] = f"from {bands[-1]}"
+    return "batch size " + ", ".join(bands)
 
 
 def _ago(unix_s: float) -> str:
@@ -238,6 +247,11 @@ def _ago(unix_s: float) -> str:
         if seconds >= 2 * size:
             return f"for {seconds // size} {unit}"
     return f"for {seconds} s"
+
+
+def _zone() -> str:
+    """Of the times that are shown: the reader's own, which need not be the pod's."""
+    return datetime.now(UTC).astimezone().tzname() or "local time"
 
 
 def _clock(unix_s: float) -> str:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from controller import cli
-from controller.cli import _common, engine_setup, run
+from controller.cli import _common, engine_setup, operate, run
 from controller.cli._exit import Exit
 from controller.control_state import parse_control_state
 from controller.errors import EngineNotFoundError, SettingsError
@@ -277,7 +277,7 @@ def test_override_sends_the_order(invoke, answers):
         ),
         (
             {"mode": "native", "durable": True, "replaced": {"detail": "off by jo: incident 7"}},
-            ["native, until it is ended", "replaced: off by jo: incident 7"],
+            ["native, until it is ended: specgov override auto", "replaced: off by jo: incident 7"],
         ),
         (
             {"mode": "auto", "durable": False, "replaced": {"detail": "off by jo: x"}},
@@ -318,6 +318,50 @@ def test_explain_prints_evidence_as_people_write_it(invoke, answers):
     assert invoke("explain").stdout.splitlines() == [
         "  arms: depth 2, tok_s 812.123; depth 0, tok_s not known",
         "  sizes: 1, 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (None, "SGLang's own choice"),
+        ([(1, 4, "on")], "depth 4 at every batch size"),
+        ([(1, 0, "cold")], "depth 0 (cold) at every batch size"),
+        (
+            [(1, 4, "on"), (24, 1, "on"), (64, 0, "warm")],
+            "batch size 1 to 23: depth 4, 24 to 63: depth 1, from 64 on: depth 0 (warm)",
+        ),
+    ],
+)
+def test_a_table_is_said_in_bands_of_batch_sizes(rows, said):
+    """`from 44: 0` could be read as 44 tokens."""
+    table = rows and [{"min_batch_size": size, "depth": depth, "gear": gear} for size, depth, gear in rows]
+    assert operate._schedule(table) == said
+
+
+def test_decisions_say_so_when_no_row_is_like_that(invoke, answers):
+    """A bare heading could be read as: nothing was ever decided."""
+    answers({"decisions": []})
+    assert invoke("decisions", "--reason", "nope").stdout == "no row of the decision log is like that\n"
+
+
+async def test_status_says_why_a_plan_is_not_applied(make, invoke, answers):
+    """`none` alone could be read as: it has no effect."""
+    bench = await make()
+    await bench.api.put("/v1/override", json={"mode": "native", "reason": "x"})
+    await bench.run(2)
+    answers((await bench.api.get("/v1/status")).json())
+    assert re.search(r"effect +none, for \d+ s: no plan is wanted", invoke("status").stdout)
+
+
+async def test_the_end_of_an_override_is_said_as_people_tell_time(make):
+    """No seconds since 1970."""
+    bench = await make()
+    await bench.api.put("/v1/override", json={"mode": "off", "reason": "x", "ttl_s": 60})
+    await bench.run(1)
+    changes = (await bench.api.get("/v1/explain")).json()["would_change"]
+    assert changes == [
+        "the override ends by itself at 2027-01-15 08:17:40 UTC; at once: specgov override auto"
     ]
 
 
