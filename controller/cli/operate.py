@@ -35,6 +35,8 @@ class Kind(StrEnum):
     EVENT = "event"
 
 
+SILENT = ("unreachable", "unauthorized", "not_sglang")
+"""States of the link in which nothing can be said about what the engine follows."""
 MODES = ("off", "on", "native", "no_deeper", "no_shallower", "auto")
 
 
@@ -77,7 +79,7 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
         ("mode", f"{state['mode']}, {_ago(state['mode_since_unix_s'])}"),
         ("why", state["why"]),
         ("load", _load(load)),
-        ("in force", _schedule(depth["in_force"])),
+        ("in force", "not known" if engine["link"] in SILENT else _schedule(depth["in_force"])),
         ("in use", _arm(depth["in_use"])),
         ("effect", _effect(state["effect"])),
         ("lease", _lease(lease)),

@@ -305,6 +305,7 @@ async def test_status_and_explain_use_words_for_what_is_not_known(make, invoke, 
     said = invoke("status").stdout
     assert "?" not in said
     assert re.search(r"load +not known", said)
+    assert re.search(r"in force +not known", said)
     answers((await bench.api.get("/v1/explain")).json())
     said = invoke("explain").stdout
     assert "load: unknown running, unknown waiting, batch size unknown" in said
