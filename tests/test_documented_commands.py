@@ -18,6 +18,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "te
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 OURS = ("specgov", "make", "pytest", "python")
+SHELL = re.compile(rf" *(?:{'|'.join((*OURS, 'kubectl'))}) ")
 OTHERS = {"/v1/loads", "/v1/models", "/v1/completions", "/v1/chat/completions"}
 """Paths of SGLang and of OpenAI's API that pages name too."""
 COMMANDS = get_command(cli.make_app())
@@ -30,7 +31,7 @@ def name(page):
 
 def shell_commands(text):
     """Words of each command in a piece of shell, which may hold several on a line."""
-    for line in text.replace("\\\n", " ").splitlines():
+    for line in text.splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
         lexer.whitespace_split, lexer.commenters = True, "#"
         words: list[str] = []
@@ -44,12 +45,13 @@ def shell_commands(text):
 
 def commands(page):
     """Our own commands on a page: in blocks, behind `kubectl exec ... --`, and between words."""
-    text = page.read_text(encoding="utf-8")
-    blocks = [body for language, body in FENCE.findall(text) if language in ("sh", "console", "bash")]
-    for words in (words for block in blocks for words in shell_commands(block)):
-        yield from (
-            words[i:] for i, word in enumerate(words) if word in OURS and words[i - 1 : i] in ([], ["--"])
-        )
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    blocks = [body for language, body in FENCE.findall(text) if language in ("sh", "")]
+    lines = [line for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"^ {4}(?=\S).*", FENCE.sub("", text), re.MULTILINE)
+    for words in (words for line in lines if SHELL.match(line) for words in shell_commands(line)):
+        starts = [i for i, word in enumerate(words) if word in OURS and words[i - 1 : i] in ([], ["--"])]
+        yield from (words[i:] for i in starts)
     for span in SPAN.findall(FENCE.sub("", text)):
         if span.split()[0] in OURS:
             yield from (words for words in shell_commands(span) if words[:1] and words[0] in OURS)
@@ -108,7 +110,8 @@ def test_commands_are_found_in_blocks_in_text_and_behind_kubectl():
     """The search can fail: a page with none of them would pass unseen."""
     found = {name(page): [words[:2] for words in commands(page)] for page in PAGES}
     assert ["specgov", "engine-flags"] in found["README.md"]
-    assert ["make", "soak"] in found["docs/reliability.md"]
+    assert ["specgov", "bench"] in found["docs/bench.md"]
+    assert ["specgov", "replay"] in found["docs/simulator.md"]
     assert ["specgov", "preflight"] in found["docs/kubernetes.md"]
     with pytest.raises(Exception, match="nonsense"):
         check(["specgov", "status", "--nonsense"])
