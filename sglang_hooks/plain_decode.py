@@ -103,7 +103,7 @@ class PlainDecodeHooks:
             self._shortcut, ("shared reads", "one-node verify input")
         )
 
-    # -- when the server starts ------------------------------------------------------------------------
+    # When the server starts
 
     def around_build_state(
         self, original: Original, worker: Any, speculative_num_steps: int, *args: Any, **kwargs: Any
@@ -141,7 +141,7 @@ class PlainDecodeHooks:
                 self._guard.failed("looking at the worker for plain decoding")
         return self._zero
 
-    # -- a step ----------------------------------------------------------------------------------------
+    # A step
 
     def around_trivial_verify_input(self, original: Original, worker: Any, batch: Any) -> Any:
         """Every launch at depth 0 begins here."""
@@ -221,7 +221,7 @@ class PlainDecodeHooks:
             if usable:
                 zero.publish_shared_reads()
 
-    # -- around a step ---------------------------------------------------------------------------------
+    # Around a step
 
     def around_draft_extend_for_prefill(
         self,
@@ -275,7 +275,7 @@ class PlainDecodeHooks:
                     return None
         return original(future_map, batch, *args, **kwargs)
 
-    # -- shared ----------------------------------------------------------------------------------------
+    # Shared
 
     def _of(self, draft_worker: Any, batch: Any) -> DepthZero | None:
         """The `DepthZero` that `draft_worker` belongs to; None for any other, and for an idle batch."""

@@ -23,7 +23,8 @@ from typing import Any
 class KeptCounts:
     """How many tokens of each slot of the request pool are kept, over the last `width` steps.
 
-    Pure.  Steps are kept in a ring of `width`; a slot that misses a step loses what it had.
+    Pure.  Steps are kept in a ring of `width`; a slot that misses a step loses what it had.  Its entry stays
+    until it is used again, so there are at most as many as the pool has slots.
     """
 
     def __init__(self, width: int) -> None:

@@ -59,7 +59,7 @@ class DepthZero:
         """
         return not self._on_amd and self._spec_utils.SIMULATE_ACC_LEN <= 0
 
-    # -- gears -----------------------------------------------------------------------------------------
+    # Gears
 
     def gear(self) -> str:
         """The gear of the step being launched."""
@@ -83,7 +83,7 @@ class DepthZero:
     def _possible(self, gear: str) -> str:
         return gear if gear in (*self.gears, "on") else "warm"
 
-    # -- the warm gear -----------------------------------------------------------------------------------
+    # The warm gear
 
     def defer(self, extend: Callable[[Any, Any], None], batch: Any, result: Any) -> bool:
         """Keep what this step yielded for the draft; whether all that was kept has been taken in.
@@ -130,7 +130,7 @@ class DepthZero:
             self._deferred = DeferredExtend(self.worker, self._width(), rows)
         return self._deferred
 
-    # -- attention -------------------------------------------------------------------------------------
+    # Attention
 
     def check_backend(self) -> str:
         """Name the target's attention backend; the one of depth 0 will be of the same class.
@@ -158,7 +158,7 @@ class DepthZero:
         finally:
             del runner._get_attention_backend
 
-    # -- reads that the scheduler's stream waits for ---------------------------------------------------
+    # Reads that the scheduler's stream waits for
 
     def clear_shared_reads(self) -> None:
         """Forget the event of an earlier step, so that it cannot stand for this one."""
@@ -187,7 +187,7 @@ class DepthZero:
             if hasattr(self.draft_runner, name):
                 setattr(self.draft_runner, name, event)
 
-    # -- lengths ---------------------------------------------------------------------------------------
+    # Lengths
 
     def count_prefill(self, batch: Any) -> None:
         """A prefill is launched."""
