@@ -5,6 +5,8 @@
 ARG PYTHON=3.12-slim-bookworm
 
 FROM python:${PYTHON} AS build
+# [otel] for docs/opentelemetry.md; nothing by default.
+ARG EXTRAS=""
 WORKDIR /src
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/specgov
@@ -13,7 +15,7 @@ COPY sglang_hooks sglang_hooks
 COPY policies policies
 COPY controller controller
 # Compiled here once: the root file system is read-only at run time.
-RUN /opt/specgov/bin/pip install . \
+RUN /opt/specgov/bin/pip install ".${EXTRAS}" \
  && /opt/specgov/bin/pip uninstall --yes pip \
  && /opt/specgov/bin/python -m compileall -q /opt/specgov/lib
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,11 @@ MAX_BODY_BYTES = 16 << 10
 
 
 class Audit:
-    """Appends to and reads from the log."""
+    """Appends to and reads from the log.  `tell` is given every row at once; it must not block."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, tell: Callable[[LogRow], None] | None = None) -> None:
         self._store = store
+        self._tell = tell
         self._lock = threading.RLock()
         self._waiting: deque[LogRow] = deque()
         self._next_id = store.last_log_id() + 1
@@ -53,6 +54,8 @@ class Audit:
             self._waiting.append(row)
             if len(self._waiting) > MAX_WAITING:
                 self._drop_one()
+        if self._tell is not None:
+            self._tell(row)
         return row
 
     def _drop_one(self) -> None:

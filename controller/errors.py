@@ -2,8 +2,10 @@
 
 SpecgovError
 |-- SettingsError           a setting breaks its rule: stops startup
+|-- BadRequestError         what a command was asked for cannot be had: a file, a name, a number
 |-- StoreError              the state database cannot be used
 |-- KnowledgeFileError      a file of what was learned cannot be used
+|-- SidecarError            a command was not answered by a sidecar, or refused
 |-- OverrideError           an override that cannot be carried out: told to its sender
 `-- EngineError             a request to the engine failed: counted, told, survived
     |-- EngineUnreachableError       no answer: refused, reset, name not found
@@ -28,12 +30,20 @@ class SettingsError(SpecgovError):
     """A setting breaks its rule; the message names field, rule, value and remedy."""
 
 
+class BadRequestError(SpecgovError):
+    """What a command was asked for cannot be had; the message names option, rule, value and remedy."""
+
+
 class StoreError(SpecgovError):
     """The state database cannot be read or written."""
 
 
 class KnowledgeFileError(SpecgovError):
     """A file of what was learned cannot be used; the message names the field."""
+
+
+class SidecarError(SpecgovError):
+    """The sidecar that a command asked is away, or has refused."""
 
 
 class OverrideError(SpecgovError):

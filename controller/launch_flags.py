@@ -21,7 +21,12 @@ def parse_depths(text: str) -> list[int]:
         raise SettingsError(
             f"--depths must be numbers 0..{MAX_DEPTH} with commas, such as 0,1,2,4, got {text!r}"
         )
-    depths = sorted({int(part) for part in parts})
+    depths = sorted(int(part) for part in parts)
+    twice = sorted({depth for depth in depths if depths.count(depth) > 1})
+    if twice:
+        once = ",".join(str(depth) for depth in sorted(set(depths)))
+        named = ", ".join(map(str, twice))
+        raise SettingsError(f"--depths must name each depth once, got {text!r} ({named} twice): try {once}")
     if depths[-1] == 0:
         raise SettingsError(f"--depths must name a depth above 0 to speculate at, got {text!r}")
     return depths

@@ -92,7 +92,8 @@ def _from_error(
         return LinkState(Link.UNAUTHORIZED, str(error))
     if isinstance(error, EngineBadAnswerError):
         return LinkState(Link.NOT_SGLANG, str(error))
-    return LinkState(Link.UNREACHABLE, str(error) if error else "not asked yet")
+    detail = f"the engine does not answer: {error}" if error else "not asked yet"
+    return LinkState(Link.UNREACHABLE, detail)
 
 
 def _without_plugin(info: ServerInfo | None) -> str:

@@ -30,7 +30,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class Throttle(logging.Filter):
-    """Lets a record with a `repeat_key` through once in `repeat_s`; the next one says how many were not."""
+    """Lets a record with a `repeat_key` through once in `repeat_s`; the next one says how many were not.
+
+    OpenTelemetry's exporters, which complain at every batch, have the name of their logger for a key.
+    """
 
     def __init__(self, repeat_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -40,7 +43,8 @@ class Throttle(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is written."""
-        key = record.__dict__.get("repeat_key")
+        exporter = record.name if record.name.startswith("opentelemetry.") else None
+        key = record.__dict__.get("repeat_key", exporter)
         if key is None:
             return True
         now_s = self._clock()

@@ -36,6 +36,8 @@ class TickResult:
 
     now_s: float
     now_unix_s: float
+    decided_s: float
+    """When the policy, and the shadow, had decided."""
     duration_s: float
     scrape: Scrape
     link: LinkState
@@ -133,6 +135,7 @@ class ControlLoop:
         observation = dataclasses.replace(seen, directive=override.directive if override else None)
         decision = self._policy.decide(observation)
         shadow = self._shadow.decide(observation) if self._shadow else None
+        decided_s = self._clock()
         ready = self._link.link is Link.READY
         fresh = scrape.sample.control if ready else None
         steered = await self._steering.apply(decision, fresh, self._clock(), late=ready and fresh is None)
@@ -146,6 +149,7 @@ class ControlLoop:
         result = TickResult(
             now_s=now_s,
             now_unix_s=now_unix_s,
+            decided_s=decided_s,
             duration_s=self._clock() - now_s,
             scrape=scrape,
             link=self._link,

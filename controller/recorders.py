@@ -12,7 +12,7 @@ from controller.overrides import Override
 from policies.types import Arm, Decision, Reason, Schedule
 
 log = logging.getLogger("specgov")
-STAYING = (Reason.THRESHOLD_STAY, Reason.GOODPUT_STAY)
+STAYING = (Reason.THRESHOLD_STAY, Reason.GOODPUT_STAY, Reason.GOODPUT_LEARNING)
 """The same schedule as the turn before, for the reason that nothing has changed: no news."""
 
 
@@ -61,8 +61,12 @@ class DecisionRecorder:
 
 
 def _differs(new: Decision, old: Decision | None) -> bool:
-    """Whether a person would call it another decision; evidence and wording change every turn."""
-    if old is None or (new.action, new.schedule, new.probe) != (old.action, old.schedule, old.probe):
+    """Whether a person would call it another decision.
+
+    Evidence and wording change every turn, and what is probed nearly so: with a row for each, the log of a
+    night would be gone by noon.
+    """
+    if old is None or (new.action, new.schedule) != (old.action, old.schedule):
         return True
     return new.reason is not old.reason and new.reason not in STAYING
 

@@ -1,7 +1,7 @@
 """The reference pages, made from the code: `python -m controller.reference DIR` writes them.
 
-docs/settings.md from the settings tree, docs/metrics.md from `Telemetry`, docs/api.md from OpenAPI.  A test
-fails when the committed pages are not what this module makes.
+docs/settings.md from the settings tree, docs/metrics.md from `Telemetry`, docs/api.md from OpenAPI,
+docs/commands.md from the commands.  A test fails when the committed pages are not what this module makes.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
+from typer.main import get_command
 
 from controller.benefit import Reference
 from controller.benefit_recorder import BenefitRecorder
+from controller.cli import make_app
+from controller.cli._exit import MEANING as MEANING_OF_CODES
 from controller.conditions import MEANING, Condition
 from controller.settings import Settings, strict_params
 from controller.telemetry import LABEL_VALUES, Telemetry
@@ -165,6 +168,37 @@ def api_page(openapi: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def commands_page() -> str:
+    """docs/commands.md."""
+    lines = [
+        NOTE,
+        "# Commands\n",
+        "Each explains itself with `--help`; `--json` prints for programs; `specgov --install-completion`",
+        "completes them in your shell. `SPECGOV_URL`, `SPECGOV_TOKEN_FILE` and `SPECGOV_CONFIG` stand for",
+        "`--url`, `--token-file` and `--config`.\n",
+        "| command | what it does |",
+        "| --- | --- |",
+    ]
+    lines += [f"| `specgov {name}` | {_cell(text)} |" for name, text in _commands(get_command(make_app()))]
+    lines += ["\n## Exit codes\n", "The same for every command.\n", "| code | meaning |", "| --- | --- |"]
+    lines += [f"| {code:d} | {text} |" for code, text in MEANING_OF_CODES.items()]
+    lines += [
+        "",
+        "3 is the answer of `preflight`, `status`, and `watch` with `--once` or `--json`; Ctrl-C is how",
+        "`run`, `watch` and `demo --keep` are meant to end, with 0.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Full name and help of each command."""
+    for name, command in sorted(group.commands.items()):
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command.help or ""
+
+
 def openapi() -> dict[str, Any]:
     """The API's description, from an app that is never served."""
     from controller.wiring import assemble  # noqa: PLC0415  the pages above do without
@@ -177,7 +211,12 @@ def openapi() -> dict[str, Any]:
 
 def pages() -> dict[str, str]:
     """File name and text of each page."""
-    return {"settings.md": settings_page(), "metrics.md": metrics_page(), "api.md": api_page(openapi())}
+    return {
+        "settings.md": settings_page(),
+        "metrics.md": metrics_page(),
+        "api.md": api_page(openapi()),
+        "commands.md": commands_page(),
+    }
 
 
 def main() -> None:

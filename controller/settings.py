@@ -283,6 +283,16 @@ class LogSettings(Section):
     """The same failure is written at most once in this time, with a count."""
 
 
+class OtelSettings(Section):
+    """OpenTelemetry; where to send, and how, say the standard `OTEL_*` environment variables."""
+
+    enabled: bool = False
+    """Send turns as traces and the rows of the decision log as events.  Needs `specgov[otel]`."""
+    quiet_every_s: Seconds = 60.0
+    """Of the turns that leave no row in the decision log, one in this time is traced; the others all are,
+    as far as `OTEL_TRACES_SAMPLER` lets them."""
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -308,6 +318,7 @@ class Settings(BaseSettings):
     fleet: FleetSettings = FleetSettings()
     store: StoreSettings = StoreSettings()
     log: LogSettings = LogSettings()
+    otel: OtelSettings = OtelSettings()
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from controller.conditions import ActiveCondition
 from controller.effect import Effect
 from controller.link import Link
 from controller.loop import TickResult
+from controller.overrides import Override
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
 from controller.steering import Lease
 from policies.types import Action, Arm, Forecast, Mode, Observation
@@ -68,9 +70,17 @@ def headline(result: TickResult, *, dry_run: bool) -> str:
         return f"not controlled by this sidecar: {result.steered.holder} holds the lease"
     if result.steered.wanted is None:
         return f"SGLang chooses by itself ({who}): {result.decision.detail}"
-    arm = result.observation.in_use
-    using = f"depth {arm} in use" if arm and result.effect.effect is Effect.APPLIED else "not seen in use yet"
-    return f"governed ({who}), {using}: {result.decision.detail}"
+    return f"governed ({who}), {_using(result)}: {result.decision.detail}"
+
+
+def _using(result: TickResult) -> str:
+    arm, batch_size = result.observation.in_use, result.observation.batch_size
+    if arm is None or result.effect.effect is not Effect.APPLIED:
+        return "not seen in use yet"
+    planned = result.in_force.arm_for(batch_size) if result.in_force and batch_size else arm
+    wanted = result.steered.wanted
+    probed = wanted is not None and wanted.probe is not None and wanted.probe.arm == arm != planned
+    return f"depth {arm} in use{', a short probe' if probed else ''}"
 
 
 def advice(result: TickResult) -> list[str]:
@@ -162,8 +172,7 @@ def _would_change(result: TickResult) -> list[str]:
     lines = [f"{active.condition}: {active.remedy}" for active in result.conditions if active.remedy]
     override = result.override
     if override is not None:
-        end = "never" if override.expires_unix_s is None else f"at {override.expires_unix_s:.0f} (unix time)"
-        lines.append(f"the override ends by itself: {end}; at once with: specgov override auto")
+        lines.append(f"the override {_end(override)}; at once: specgov override auto")
     schedule, batch_size = result.in_force, result.observation.batch_size
     if schedule is not None and batch_size is not None and result.decision.action is not Action.RELEASE:
         arm = schedule.arm_for(batch_size)
@@ -177,6 +186,13 @@ def _would_change(result: TickResult) -> list[str]:
             lines.append(f"a batch size below {lower[-1].min_batch_size}: depth {lower[-2].arm}")
     hints = result.decision.evidence.get("would_change", ())
     return [*lines, *map(str, hints if isinstance(hints, list | tuple) else ())]
+
+
+def _end(override: Override) -> str:
+    if override.expires_unix_s is None:
+        return "does not end by itself"
+    end = datetime.fromtimestamp(override.expires_unix_s, UTC)
+    return f"ends by itself at {end:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def curves(forecast: tuple[Forecast, ...]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 from fastapi import FastAPI
@@ -47,6 +48,9 @@ from policies import registry
 from policies.base import Forecaster, Policy
 from policies.guards import stack
 
+if TYPE_CHECKING:
+    from controller.otel import OtelRecorder
+
 RECORD_PATIENCE_S = 1.0
 """How long a turn waits for its own record."""
 CLOSE_WITHIN_S = 5.0
@@ -66,6 +70,7 @@ class Assembly:
     knowledge: KnowledgeKeeper
     records: RecordQueue[TickResult]
     tls: ServerTls | None
+    otel: OtelRecorder | None
 
     async def aclose(self) -> None:
         """Save and close what holds resources, after the loop has ended."""
@@ -73,6 +78,8 @@ class Assembly:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN_S):
                 await asyncio.to_thread(self._save)
+        if self.otel is not None:
+            await asyncio.to_thread(self.otel.close)
         self.records.close()
 
     def _save(self) -> None:
@@ -124,10 +131,11 @@ def assemble(
     wall_clock: Callable[[], float] = time.time,
 ) -> Assembly:
     """A sidecar; `transport` and the clocks are replaced in tests."""
+    otel = make_otel(settings)
     keeper = keep_store(settings)
     store = keeper.store
     fleet = FleetOverrideFile(settings.fleet.file) if settings.fleet.file else None
-    audit, overrides = Audit(store), Overrides(store, fleet, clock)
+    audit, overrides = Audit(store, otel.note if otel else None), Overrides(store, fleet, clock)
     client = make_client(settings.engine, transport)
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
@@ -135,7 +143,16 @@ def assemble(
     knowledge = KnowledgeKeeper(store, policy, settings.policy.name, _seed(settings.store.seed))
     keeper.kept = (overrides, audit, knowledge)
     records = RecordQueue[TickResult](
-        (keeper, overrides, telemetry, benefit, history, DecisionRecorder(audit), knowledge),
+        (
+            keeper,
+            overrides,
+            telemetry,
+            benefit,
+            history,
+            DecisionRecorder(audit),
+            knowledge,
+            *([otel] if otel else []),
+        ),
         min(settings.loop.period_s, RECORD_PATIENCE_S),
     )
     loop = ControlLoop(
@@ -175,7 +192,21 @@ def assemble(
     add_records(app, history, benefit, [reads_guard(sidecar)])
     add_knowledge(app, knowledge, [reads_guard(sidecar)])
     add_page(app)
-    return Assembly(sidecar, app, client, keeper, knowledge, records, server_tls(settings.api))
+    return Assembly(sidecar, app, client, keeper, knowledge, records, server_tls(settings.api), otel)
+
+
+def make_otel(settings: Settings) -> OtelRecorder | None:
+    """What sends to a collector, when that is wanted; raises `SettingsError`."""
+    if not settings.otel.enabled:
+        return None
+    try:
+        from controller import otel  # noqa: PLC0415  an extra: absent in most installations
+    except ImportError as error:
+        remedy = "pip install 'specgov[otel]', or leave it off"
+        raise SettingsError(
+            f"otel.enabled must be false without the OpenTelemetry SDK ({error}), got true: {remedy}"
+        ) from None
+    return otel.make(settings.engine.url, settings.otel.quiet_every_s)
 
 
 def keep_store(settings: Settings) -> StoreKeeper:

@@ -56,15 +56,16 @@ def forecast(outlook: Outlook) -> tuple[Forecast, ...]:
 
 
 def describe(evidence: dict[str, Any], batch: float, changed: bool) -> str:
-    """One sentence."""
+    """One sentence, which must also be true behind a guard's "held": chosen is not yet put in force."""
     chosen, other = evidence["chosen"], evidence["runner_up"]
-    verb = "changed to" if changed else "stays at"
-    text = f"{verb} depth {chosen['arm']} at batch size {batch:g}: {_rate(chosen)}"
+    verb = "chosen" if changed else "kept"
+    text = f"depth {chosen['arm']} {verb} at batch size {batch:g}: {_rate(chosen)}"
     if other is not None:
         ahead = other["predicted_tok_s"] > chosen["predicted_tok_s"]
-        text += f"; {other['arm']} {'may be better, not surely' if ahead else 'is next'}: {_rate(other)}"
+        rank = "may be better, not surely" if ahead else "is second best"
+        text += f"; depth {other['arm']} {rank}: {_rate(other)}"
     if evidence["unknown_arms"]:
-        text += f"; not measured yet: {', '.join(evidence['unknown_arms'])}"
+        text += f"; not measured yet: depth {', '.join(evidence['unknown_arms'])}"
     return text
 
 

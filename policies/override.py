@@ -63,7 +63,8 @@ def arm_for(directive: Directive, built: tuple[Arm, ...]) -> Arm | None:
 
 def _obey(directive: Directive, built: tuple[Arm, ...]) -> Decision:
     who = f"{directive.actor or 'someone'}: {directive.reason or 'no reason given'}"
-    evidence = {"mode": str(directive.mode), "depth": directive.depth, "actor": directive.actor}
+    asked = {} if directive.depth is None else {"depth": directive.depth}
+    evidence = {"mode": str(directive.mode), **asked, "actor": directive.actor}
     if directive.mode is Mode.NATIVE:
         return Decision(Action.RELEASE, Reason.OVERRIDE, f"native, by {who}", evidence=evidence)
     arm = arm_for(directive, built)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -27,7 +27,10 @@ def add_routes(app: FastAPI, plane: ControlPlane, *, mark_read: Mark, mark_write
 
     @mark_read
     async def get_speculation() -> JSONResponse:
-        return await _answer(lambda: _with_status(200, plane))
+        async def get() -> tuple[int, dict[str, Any]]:
+            return 200, await plane.state()
+
+        return await _answer(get)
 
     @mark_write
     async def put_speculation(request: Request) -> JSONResponse:
@@ -70,11 +73,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-async def _with_status(status: int, plane: ControlPlane) -> tuple[int, dict[str, Any]]:
-    return status, await plane.state()
-
-
-async def _answer(call: Callable[[], Any]) -> JSONResponse:
+async def _answer(call: Callable[[], Awaitable[tuple[int, dict[str, Any]]]]) -> JSONResponse:
     try:
         status, content = await call()
     except InvalidPlanError as error:

@@ -22,21 +22,19 @@ class RefusedError(Exception):
     """This target keeps SGLang's own path at depth 0; the message is the reason, for the operator."""
 
 
-def adapt(backend: Any, runner: Any) -> str:
-    """Make `backend` (of the target's `runner`) decode at depth 0; returns what to call it.
+def adapt(backend: Any, runner: Any) -> None:
+    """Make `backend` (of the target's `runner`) decode at depth 0.
 
     Must run before the backend's CUDA graph state is set up.  Raises `RefusedError`, with the backend as
     it was, when it is not known to be right.
     """
     check(backend, runner)
     cls = type(backend)
-    described = describe(backend)
     # A subclass of the backend's own class, so that isinstance checks, attributes, prefill and every
     # other mode stay as they are.  By copying, not by mixing in: Python changes the class of an object
     # only along one line of bases.
     methods = {name: value for name, value in vars(DecodesOneToken).items() if not name.startswith("__")}
     backend.__class__ = type(f"PlainDecode{cls.__name__}", (cls,), {**methods, "_specgov_base": cls})
-    return described
 
 
 def check(backend: Any, runner: Any) -> None:
@@ -206,6 +204,7 @@ class DecodesOneToken:
 
         New tensors: the lengths of the batch belong to the graph runner, which pads and reuses them.
         Padding rows (length 1 in a verify batch) have length 2 here and read the pool's scratch row.
+        The view is kept for the layers of this batch, and with it one batch until the next.
         """
         if not forward_batch.forward_mode.is_target_verify():
             return forward_batch

@@ -23,13 +23,18 @@ from typing import Any
 class KeptCounts:
     """How many tokens of each slot of the request pool are kept, over the last `width` steps.
 
-    Pure.  Steps are kept in a ring of `width`; a slot that misses a step loses what it had.
+    Pure.  Steps are kept in a ring of `width`; a slot that misses a step loses what it had.  Its entry stays
+    until it is used again, so there are at most as many as the pool has slots.
     """
 
     def __init__(self, width: int) -> None:
         self.width = width
         self._step = -1
         self._kept: dict[int, tuple[int, int]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anything is kept of any slot."""
+        return bool(self._kept)
 
     def add(self, slots: Sequence[int]) -> int:
         """A step of `slots` is kept; returns its row of the ring."""

@@ -24,7 +24,9 @@ class DepthZero:
 
     def __init__(self, worker: Any) -> None:
         """Raises whatever reading the worker raises when it is not built as expected."""
+        from sglang.srt.speculative import spec_utils
         from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
+        from sglang.srt.utils import is_hip
 
         self.worker = worker
         self.in_force = False
@@ -35,6 +37,8 @@ class DepthZero:
         self.lengths = KnownLengths() if _lengths_can_be_counted(worker) else None
         self.gears = ("warm", "cold", "frozen") if _draft_is_stateless(worker) else ("warm",)
         self._deferred: DeferredExtend | None = None
+        self._spec_utils = spec_utils
+        self._on_amd = is_hip()
 
     @property
     def runner(self) -> Any:
@@ -46,7 +50,16 @@ class DepthZero:
         """The draft's model runner."""
         return self.worker._draft_worker.draft_runner
 
-    # -- gears -----------------------------------------------------------------------------------------
+    @property
+    def root_may_be_argmax(self) -> bool:
+        """Whether every rank may take the argmax of its own logits.
+
+        Not on AMD: there SGLang lets rank 0 decide for all, since their logits may differ in the last bit.
+        Not while acceptance is simulated (SGLang's own benchmark knob, which may change while it serves).
+        """
+        return not self._on_amd and self._spec_utils.SIMULATE_ACC_LEN <= 0
+
+    # Gears
 
     def gear(self) -> str:
         """The gear of the step being launched."""
@@ -70,7 +83,7 @@ class DepthZero:
     def _possible(self, gear: str) -> str:
         return gear if gear in (*self.gears, "on") else "warm"
 
-    # -- the warm gear -----------------------------------------------------------------------------------
+    # The warm gear
 
     def defer(self, extend: Callable[[Any, Any], None], batch: Any, result: Any) -> bool:
         """Keep what this step yielded for the draft; whether all that was kept has been taken in.
@@ -95,14 +108,17 @@ class DepthZero:
 
     def catch_up(self, extend: Callable[[Any, Any], None], batch: Any) -> None:
         """Take in what is kept of `batch`, which is about to draft."""
-        deferred, slots = self._deferred, _slots(batch)
-        if deferred is not None and any(deferred.counts.of(slots)):
+        deferred = self._deferred
+        if deferred is None or not deferred.counts:
+            return
+        slots = _slots(batch)
+        if any(deferred.counts.of(slots)):
             deferred.take_in(extend, batch, slots, batch.spec_info, batch.seq_lens)
             self._set_draft_event(None)  # this step reads on, up to its own draft-extend
 
     def drop_kept(self, batch: Any) -> None:
         """Forget what is kept of `batch`: other tokens take its place, or none will be drafted from it."""
-        if self._deferred is not None:
+        if self._deferred is not None and self._deferred.counts:
             self._deferred.counts.drop(_slots(batch))
 
     def _width(self) -> int:
@@ -114,7 +130,7 @@ class DepthZero:
             self._deferred = DeferredExtend(self.worker, self._width(), rows)
         return self._deferred
 
-    # -- attention -------------------------------------------------------------------------------------
+    # Attention
 
     def check_backend(self) -> str:
         """Name the target's attention backend; the one of depth 0 will be of the same class.
@@ -142,7 +158,7 @@ class DepthZero:
         finally:
             del runner._get_attention_backend
 
-    # -- reads that the scheduler's stream waits for ---------------------------------------------------
+    # Reads that the scheduler's stream waits for
 
     def clear_shared_reads(self) -> None:
         """Forget the event of an earlier step, so that it cannot stand for this one."""
@@ -171,7 +187,7 @@ class DepthZero:
             if hasattr(self.draft_runner, name):
                 setattr(self.draft_runner, name, event)
 
-    # -- lengths ---------------------------------------------------------------------------------------
+    # Lengths
 
     def count_prefill(self, batch: Any) -> None:
         """A prefill is launched."""

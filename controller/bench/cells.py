@@ -38,11 +38,6 @@ class CellCount:
         """Mean time of a clean decode step; `None` without one."""
         return 1e3 * self.timed_seconds / self.timed_steps if self.timed_steps else None
 
-    @property
-    def mean_batch_size(self) -> float | None:
-        """Mean batch size of the timed steps; `None` without one."""
-        return self.timed_request_steps / self.timed_steps if self.timed_steps else None
-
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[CellCount, ...]:
     """Counts between two states; raises `ValueError` when a counter went back (the engine restarted)."""

@@ -43,7 +43,7 @@ from controller.bench.prompts import (
 )
 from controller.bench.scenario import InvalidScenarioError, Phase, parse_scenario
 from controller.bench.target import ServerUnderTest, Target
-from controller.errors import SpecgovError
+from controller.errors import BadRequestError, SpecgovError
 from controller.simulation.arrivals import InvalidArrivalsError, describe_bad_rows, read_arrivals
 from policies.types import Gear
 
@@ -51,7 +51,7 @@ REQUEST_TIMEOUT_S = 600.0
 
 
 class BenchError(SpecgovError):
-    """Something that was asked for cannot be had: a file, an arm, a server."""
+    """Nothing could be measured: the server is away, or cannot do what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,14 @@ class BenchRequest:
 
 
 def run(request: BenchRequest, console: Console) -> Outcome:
-    """Measure, print, write; raises `BenchError`."""
-    request.output.mkdir(parents=True, exist_ok=True)
-    source_of = _sources(request.prompts)
+    """Measure, print, write; raises `BadRequestError`, `BenchError`."""
+    _make_folder(request.output)
+    source_of, arms = _sources(request.prompts), _parse(request.arms)
     try:
-        outcome = asyncio.run(_measure(request, source_of, console))
+        outcome = asyncio.run(_measure(request, arms, source_of, console))
+    except httpx.ConnectError as problem:
+        hint = "is it running, and is --engine right?"
+        raise BenchError(f"no server answers at {request.engine}: {problem}; {hint}") from None
     except httpx.HTTPError as problem:
         raise BenchError(f"{type(problem).__name__} at {request.engine}: {problem}") from None
     except (EngineRefusedError, LeaseHeldError) as problem:
@@ -96,7 +99,16 @@ def run(request: BenchRequest, console: Console) -> Outcome:
     _write(outcome, request.output, console)
     if not request.as_json:
         _show(outcome, console)
+    if not outcome.windows:
+        raise BenchError("; ".join(["nothing was measured", *report.left_out(outcome)]))
     return outcome
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise BadRequestError(f"--output must be a folder, got {folder}: {problem.strerror}") from None
 
 
 class _Sources:
@@ -118,9 +130,9 @@ class _Sources:
             except OSError as problem:
                 known = ", ".join(self._known)
                 rule = f"must be one of {known}, or a readable ShareGPT file"
-                raise BenchError(f"prompts {rule}, got {name!r}: {problem.strerror}") from None
+                raise BadRequestError(f"--prompts {rule}, got {name!r}: {problem.strerror}") from None
             except ValueError as problem:
-                raise BenchError(f"{name}: {problem}") from None
+                raise BadRequestError(f"--prompts {name}: {problem}") from None
         return self._known[name]
 
 
@@ -130,11 +142,13 @@ def _sources(default: str) -> _Sources:
     return sources
 
 
-async def _measure(request: BenchRequest, source_of: _Sources, console: Console) -> Outcome:
+async def _measure(
+    request: BenchRequest, arms: list[BenchArm], source_of: _Sources, console: Console
+) -> Outcome:
     async with AsyncExitStack() as stack:
         engine = await _server("engine", request.engine, request, stack)
         state = await engine.control.state() if engine.control else None
-        targets = [Target(engine, arm) for arm in _arms(request.arms, state)]
+        targets = [Target(engine, arm) for arm in _runnable(arms, state)]
         steered = any(target.arm.label != AS_IS for target in targets)
         if engine.control and state and steered:
             engine.control.check_free(state)
@@ -212,14 +226,18 @@ def _authorization(key_file: Path | None) -> dict[str, str]:
     try:
         return {"authorization": f"Bearer {key_file.read_text(encoding='utf-8').strip()}"}
     except OSError as problem:
-        raise BenchError(f"{key_file} must be a readable key file: {problem.strerror}") from None
+        raise BadRequestError(f"{key_file} must be a readable key file: {problem.strerror}") from None
 
 
-def _arms(wanted: Sequence[str], state: dict[str, Any] | None) -> list[BenchArm]:
+def _parse(wanted: Sequence[str]) -> list[BenchArm]:
     try:
-        arms = [parse_arm(text) for text in wanted]
+        return [parse_arm(text) for text in wanted]
     except ValueError as problem:
-        raise BenchError(str(problem)) from None
+        raise BadRequestError(f"--arms: {problem}") from None
+
+
+def _runnable(arms: list[BenchArm], state: dict[str, Any] | None) -> list[BenchArm]:
+    """`arms` if the server can run them all; for none, every fixed arm that it can."""
     steered = [arm.label for arm in arms if arm.label != AS_IS]
     if state is None or not state.get("controllable"):
         if steered:
@@ -246,7 +264,7 @@ def _phases(path: Path) -> tuple[Phase, ...]:
     try:
         return parse_scenario(path.read_text(encoding="utf-8"))
     except (OSError, InvalidScenarioError) as problem:
-        raise BenchError(f"{path}: {problem}") from None
+        raise BadRequestError(f"--scenario {path}: {problem}") from None
 
 
 def _arrivals(request: BenchRequest, console: Console) -> courses.Arrivals:
@@ -254,7 +272,7 @@ def _arrivals(request: BenchRequest, console: Console) -> courses.Arrivals:
     try:
         trace = read_arrivals(request.arrivals).scaled(request.rate_scale)
     except (OSError, InvalidArrivalsError) as problem:
-        raise BenchError(str(problem)) from None
+        raise BadRequestError(str(problem)) from None
     if trace.bad_rows:
         console.print(f"{request.arrivals}: {describe_bad_rows(trace)}", style="yellow")
     rng = random.Random(request.seed)  # noqa: S311 - load, not secrets

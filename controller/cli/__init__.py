@@ -9,13 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
-import sys
 from typing import Annotated
 
 import typer
 
-from controller.cli._common import EXIT_FAILED, fail
-from controller.errors import SpecgovError
+from controller.cli._exit import EPILOG, Commands
 from sglang_hooks import __version__
 
 # The matrices of a policy are small.  More BLAS threads only spin, and in a container whose CPU limit is
@@ -29,8 +27,8 @@ def make_app() -> typer.Typer:
     app = typer.Typer(
         name="specgov",
         help="Decides, live, how deep an SGLang server should speculate.",
-        epilog="Exit codes: 0 done; 1 could not be done; 2 wrong usage or settings; "
-        "3 done, and the answer is no (preflight failed, something needs attention).",
+        epilog=EPILOG,
+        cls=Commands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
@@ -57,11 +55,5 @@ def _root(*, version: Version = False) -> None:
 
 
 def main() -> None:
-    """Entry point; errors of ours become one line and an exit code."""
-    try:
-        make_app()()
-    except SpecgovError as error:
-        fail(str(error), EXIT_FAILED)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(EXIT_FAILED)
+    """Entry point."""
+    make_app()()

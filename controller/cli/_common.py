@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, talking to a running sidecar, printing."""
+"""What the commands share: talking to a running sidecar, printing."""
 
 from __future__ import annotations
 
@@ -9,22 +9,15 @@ import re
 import ssl
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import httpx
 import typer
 from rich.console import Console
 
-EXIT_OK = 0
-EXIT_FAILED = 1
-"""The command could not do its work: sidecar or engine away, an order refused."""
-EXIT_USAGE = 2
-"""Wrong usage or a setting that breaks its rule."""
-EXIT_UNMET = 3
-"""The work is done and the answer is no: a preflight check failed, the sidecar does not govern."""
+from controller.errors import BadRequestError, SidecarError
 
 out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
 
 Url = Annotated[str, typer.Option("--url", envvar="SPECGOV_URL", help="The sidecar's API.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -34,36 +27,30 @@ TokenFile = Annotated[
 DEFAULT_URL = "http://127.0.0.1:9470"
 
 
-def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
-    """Print `message` to standard error and end with `code`."""
-    err.print(f"[red]error:[/red] {_plain(message)}", soft_wrap=True)
-    sys.exit(code)
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
-
-
 def show_json(value: Any) -> None:
     """Print `value` as JSON, for programs."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def call(method: str, url: str, path: str, token_file: Path | None, **request: Any) -> dict[str, Any]:
-    """The JSON answer of a running sidecar; ends the process with a message when there is none."""
+    """The JSON answer of a running sidecar; raises `SidecarError`."""
     try:
         with httpx.Client(base_url=url, timeout=10, trust_env=False, verify=trust()) as http:
             answer = http.request(method, path, headers=_headers(token_file), **request)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        fail(f"no sidecar answers at {url}: {error}; is it running, and is --url right?")
+        hint = "is it running, and is --url right?"
+        raise SidecarError(f"no sidecar answers at {url}: {error}; {hint}") from None
     try:
         body = answer.json()
     except ValueError:
-        fail(f"{url} does not answer like a specgov sidecar (HTTP {answer.status_code})")
+        what = f"HTTP {answer.status_code}, not JSON"
+        raise SidecarError(
+            f"{url} does not answer like a specgov sidecar ({what}): is --url right?"
+        ) from None
     if answer.is_success and isinstance(body, dict):
         return body
     fault = body.get("error") if isinstance(body, dict) else None
-    fail(fault["message"] if isinstance(fault, dict) else f"HTTP {answer.status_code}")
+    raise SidecarError(fault["message"] if isinstance(fault, dict) else f"{url}: HTTP {answer.status_code}")
 
 
 def trust() -> ssl.SSLContext | bool:
@@ -76,7 +63,8 @@ def trust() -> ssl.SSLContext | bool:
         if cert:
             context.load_cert_chain(cert)
     except (OSError, ssl.SSLError) as error:
-        fail(f"SPECGOV_CA_FILE and SPECGOV_CLIENT_CERT_FILE must be PEM files: {error}", EXIT_USAGE)
+        rule = "SPECGOV_CA_FILE and SPECGOV_CLIENT_CERT_FILE must be PEM files"
+        raise BadRequestError(f"{rule}, got {ca} and {cert}: {error}") from None
     return context
 
 
@@ -86,7 +74,8 @@ def _headers(token_file: Path | None) -> dict[str, str]:
         try:
             token = token_file.read_text(encoding="utf-8").strip()
         except OSError as error:
-            fail(f"--token-file {token_file}: {error.strerror}", EXIT_USAGE)
+            rule = "--token-file must be a readable file"
+            raise BadRequestError(f"{rule}, got {token_file}: {error.strerror}") from None
     return {"authorization": f"Bearer {token}"} if token else {}
 
 

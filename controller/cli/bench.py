@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from controller.bench.client import Dialect
-from controller.cli._common import EXIT_USAGE, Json, err, fail, out, show_json
+from controller.cli._common import Json, out, show_json
+from controller.cli._exit import err
+from controller.errors import BadRequestError
 
 
 def register(app: typer.Typer) -> None:
@@ -63,7 +65,7 @@ def bench(
     from controller.bench.outcome import to_json  # noqa: PLC0415
 
     if scenario is not None and arrivals is not None:
-        fail("only one of --scenario and --arrivals may be given", EXIT_USAGE)
+        raise BadRequestError("only one of --scenario and --arrivals may be given, got both")
     others = [_named(text) for text in [*(plain or []), *(beside or [])]]
     request = command.BenchRequest(
         engine=engine.rstrip("/"),
@@ -95,7 +97,7 @@ def bench(
 def _named(text: str) -> tuple[str, str]:
     name, separator, url = text.partition("=")
     if not (name and separator and url.startswith("http")):
-        fail(f"--plain and --beside must be NAME=URL, got {text!r}", EXIT_USAGE)
+        raise BadRequestError(f"--plain and --beside must be NAME=URL, got {text!r}")
     return name, url.rstrip("/")
 
 
@@ -105,5 +107,5 @@ def _concurrencies(text: str) -> tuple[int, ...]:
     except ValueError:
         levels = ()
     if not levels or levels[0] < 1:
-        fail(f"--concurrency must be whole numbers >= 1 with commas, got {text!r}", EXIT_USAGE)
+        raise BadRequestError(f"--concurrency must be whole numbers >= 1 with commas, got {text!r}")
     return levels

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from controller.cli._common import EXIT_USAGE, Json, fail
+from controller.cli._common import Json
 
 
 def register(app: typer.Typer) -> None:
@@ -46,8 +46,4 @@ def demo(
         api_port=api_port,
         seed=seed,
     )
-    try:
-        code = command.run(request)
-    except command.BadRequestError as error:
-        fail(str(error), EXIT_USAGE)
-    raise typer.Exit(code)
+    command.run(request)

@@ -15,8 +15,9 @@ from rich.text import Text
 
 from controller import launch_flags
 from controller import settings as settings_module
-from controller.cli._common import EXIT_UNMET, EXIT_USAGE, Json, err, fail, out, show_json
-from controller.errors import SettingsError
+from controller.cli._common import Json, out, show_json
+from controller.cli._exit import attend, err
+from controller.errors import BadRequestError
 from controller.preflight import Check, Facts, Verdict, check, passed
 from controller.settings import EngineSettings
 from sglang_hooks.releases import faults_of
@@ -38,18 +39,13 @@ def engine_flags(
     ),
     algorithm: Annotated[str, typer.Option(help="EAGLE or EAGLE3.")] = "EAGLE3",
     draft_model: Annotated[str, typer.Option(help="Path of the draft model.")] = "DRAFT_MODEL",
+    force: Annotated[bool, typer.Option("--force", help="Replace a config file that is another.")] = False,
     sglang: Annotated[str | None, typer.Option(help="SGLang release, to be told its known faults.")] = None,
     as_json: Json = False,
 ) -> None:
     """Print the flags that SGLang must be started with, and write its adaptive config file."""
-    try:
-        wanted = launch_flags.parse_depths(depths)
-    except SettingsError as error:
-        fail(str(error), EXIT_USAGE)
-    try:
-        config.write_text(launch_flags.adaptive_config(wanted), encoding="utf-8")
-    except OSError as error:
-        fail(f"--config {config}: {error.strerror}", EXIT_USAGE)
+    wanted = launch_flags.parse_depths(depths)
+    _write(config, launch_flags.adaptive_config(wanted), force=force)
     flags = launch_flags.flags(wanted, str(config), algorithm=algorithm, draft_model=draft_model)
     faults = [fault for fault in faults_of(sglang) if fault.at_deepest]
     if as_json:
@@ -57,8 +53,26 @@ def engine_flags(
         show_json({"flags": flags, "config": str(config), "depths": wanted, "faults": notes})
         return
     out.print(" \\\n".join(flags), soft_wrap=True, markup=False)
+    if 0 not in wanted:
+        err.print("Depth 0 is left out: speculation can be made shallower, never turned off.", soft_wrap=True)
     for fault in faults:
         err.print(f"SGLang {sglang}: {fault.symptom}. Use {fault.way_round}.", soft_wrap=True, markup=False)
+
+
+def _write(config: Path, text: str, *, force: bool) -> None:
+    """Write the file; one that is there already may be somebody's own."""
+    try:
+        if not force and config.exists() and config.read_text(encoding="utf-8") != text:
+            rule = "must be a new file, or one that holds just these depths"
+            raise BadRequestError(
+                f"--config {rule}, got {config}: give another name, or --force to replace it"
+            )
+        config.write_text(text, encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadRequestError(
+            f"--config must be a file that can be written, got {config}: {reason}"
+        ) from None
 
 
 def preflight(
@@ -68,10 +82,7 @@ def preflight(
     as_json: Json = False,
 ) -> None:
     """Check that a server can be governed; exit code 3 when it cannot."""
-    try:
-        settings = settings_module.load(config, settings_module.nested({"engine.url": engine}))
-    except SettingsError as error:
-        fail(str(error), EXIT_USAGE)
+    settings = settings_module.load(config, settings_module.nested({"engine.url": engine}))
     checks = check(asyncio.run(_gather(settings.engine)))
     if as_json:
         show_json({"passed": passed(checks), "checks": [dataclasses.asdict(c) for c in checks]})
@@ -79,7 +90,7 @@ def preflight(
         out.print(_table(checks))
         out.print("ready to be governed" if passed(checks) else "not ready: mend the failures from the top")
     if not passed(checks):
-        raise typer.Exit(EXIT_UNMET)
+        attend()
 
 
 async def _gather(settings: EngineSettings) -> Facts:

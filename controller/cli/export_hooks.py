@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from controller.cli._common import fail, out
+from controller.cli._common import Json, out, show_json
+from controller.errors import BadRequestError
 from controller.export_hooks import export_hooks as write
 
 
@@ -18,11 +19,18 @@ def register(app: typer.Typer) -> None:
 
 def export_hooks(
     folder: Annotated[Path, typer.Argument(help="Made when missing; an earlier export there is replaced.")],
+    *,
+    as_json: Json = False,
 ) -> None:
     """Write the hook and its entry point into FOLDER; SGLang finds them with PYTHONPATH=FOLDER."""
     try:
         written = write(folder)
     except OSError as error:
-        fail(f"{folder} must be a folder that can be written: {error.strerror}")
+        raise BadRequestError(
+            f"FOLDER must be one that can be written, got {folder}: {error.strerror}"
+        ) from None
+    if as_json:
+        show_json({"pythonpath": str(folder.absolute()), "files": [str(path) for path in written]})
+        return
     out.print(f"{len(written)} files written to {folder}", soft_wrap=True)
     out.print(f"start SGLang with PYTHONPATH={folder.absolute()}", soft_wrap=True)

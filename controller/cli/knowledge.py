@@ -10,8 +10,8 @@ import typer
 
 from controller import knowledge_file
 from controller import settings as settings_module
-from controller.cli._common import DEFAULT_URL, EXIT_USAGE, TokenFile, Url, call, fail, out, show_json
-from controller.errors import KnowledgeFileError, SettingsError
+from controller.cli._common import DEFAULT_URL, Json, TokenFile, Url, call, out, show_json
+from controller.errors import BadRequestError
 from controller.store import Store
 
 Config = Annotated[Path | None, typer.Option(envvar="SPECGOV_CONFIG", help="Settings file.")]
@@ -34,20 +34,20 @@ def export(file: Path, *, url: Url = DEFAULT_URL, token_file: TokenFile = None) 
     try:
         file.write_text(json.dumps(body) + "\n", encoding="utf-8")
     except OSError as error:
-        fail(f"{file}: {error.strerror}", EXIT_USAGE)
+        raise BadRequestError(f"FILE must be one that can be written, got {file}: {error.strerror}") from None
     out.print(f"{len(body['learned'])} deployment(s) written to {file}", soft_wrap=True)
 
 
-def import_(file: Path, *, config: Config = None) -> None:
+def import_(file: Path, *, config: Config = None, as_json: Json = False) -> None:
     """Put FILE into the state database of a sidecar that is not running."""
-    try:
-        pieces = knowledge_file.read(file)
-        settings = settings_module.load(config)
-    except (KnowledgeFileError, SettingsError) as error:
-        fail(str(error), EXIT_USAGE)
+    pieces = knowledge_file.read(file)
+    settings = settings_module.load(config)
     limits = {"max_rows": settings.store.max_decisions, "max_bytes": settings.store.max_bytes}
     store = Store(settings.store_path, **limits)
     for piece in pieces:
         store.save_learned(piece.key, piece.state, piece.at_unix_s)
     store.close()
+    if as_json:
+        show_json({"deployments": len(pieces), "store": str(settings.store_path)})
+        return
     out.print(f"{len(pieces)} deployment(s) taken into {settings.store_path}", soft_wrap=True)

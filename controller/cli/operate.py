@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -13,19 +14,29 @@ from rich.text import Text
 
 from controller.cli._common import (
     DEFAULT_URL,
-    EXIT_UNMET,
-    EXIT_USAGE,
     Json,
     TokenFile,
     Url,
     call,
     duration_s,
-    fail,
     me,
     out,
     show_json,
 )
+from controller.cli._exit import attend
+from controller.errors import BadRequestError
 
+
+class Kind(StrEnum):
+    """Kinds of rows in the decision log."""
+
+    DECISION = "decision"
+    OVERRIDE = "override"
+    EVENT = "event"
+
+
+SILENT = ("unreachable", "unauthorized", "not_sglang")
+"""States of the link in which nothing can be said about what the engine follows."""
 MODES = ("off", "on", "native", "no_deeper", "no_shallower", "auto")
 
 
@@ -43,7 +54,7 @@ def status(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Jso
     else:
         _print_status(state)
     if state["conditions"]:
-        raise typer.Exit(EXIT_UNMET)
+        attend()
 
 
 def _print_status(state: dict[str, Any]) -> None:
@@ -68,15 +79,15 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
         ("mode", f"{state['mode']}, {_ago(state['mode_since_unix_s'])}"),
         ("why", state["why"]),
         ("load", _load(load)),
-        ("in force", _schedule(depth["in_force"])),
+        ("in force", "not known" if engine["link"] in SILENT else _schedule(depth["in_force"])),
         ("in use", _arm(depth["in_use"])),
-        ("effect", f"{state['effect']['state']}, for {state['effect']['for_s']:.0f} s"),
+        ("effect", _effect(state["effect"])),
         ("lease", _lease(lease)),
         ("engine", f"{engine['link']}: {engine['detail']}"),
     ]
     if override is not None:
         end = override["expires_unix_s"]
-        until = "until it is ended" if end is None else f"until {_clock(end)}"
+        until = "until it is ended" if end is None else f"until {_clock(end)} {_zone()}"
         lines.insert(1, ("override", f"{override['detail']}, {until}"))
     return lines
 
@@ -96,10 +107,10 @@ def override(
 ) -> None:
     """Take over, or hand back: off | on | native | no_deeper | no_shallower | auto."""
     if mode not in MODES:
-        fail(f"the mode must be one of {', '.join(MODES)}, got {mode!r}", EXIT_USAGE)
+        raise BadRequestError(f"MODE must be one of {', '.join(MODES)}, got {mode!r}")
     reason = (reason or "").strip()
     if mode != "auto" and not reason:
-        fail('--reason "..." is needed: whoever comes after you will ask', EXIT_USAGE)
+        raise BadRequestError('--reason "..." is needed: whoever comes after you will ask')
     body = {
         "mode": mode,
         "depth": depth,
@@ -120,11 +131,9 @@ def _order_lines(order: dict[str, Any]) -> Iterator[str]:
     if auto and replaced is None:
         yield "auto: there was no order to end"
         return
-    yield (
-        "auto: the policy decides"
-        if auto
-        else f"{order['mode']}, until {_clock(end) if end else 'it is ended'}"
-    )
+    depth = "" if order.get("depth") is None else f" at depth {order['depth']}"
+    until = f"until {_clock(end)} {_zone()}" if end else "until it is ended: specgov override auto"
+    yield "auto: the policy decides" if auto else f"{order['mode']}{depth}, {until}"
     if replaced is not None:
         yield f"{'ended' if auto else 'replaced'}: {replaced['detail']}"
     if not order["durable"] and auto:
@@ -137,7 +146,7 @@ def decisions(
     *,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Rows, newest first.")] = 20,
     before: Annotated[int | None, typer.Option(help="Rows older than this id.")] = None,
-    kind: Annotated[str | None, typer.Option(help="decision, override or event.")] = None,
+    kind: Annotated[Kind | None, typer.Option(help="Only rows of this kind.")] = None,
     reason: Annotated[str | None, typer.Option(help="Only this reason.")] = None,
     since: Annotated[str | None, typer.Option(help="Not older than e.g. 30m, 12h, 2d.")] = None,
     url: Url = DEFAULT_URL,
@@ -146,13 +155,22 @@ def decisions(
 ) -> None:
     """What was decided, by whom and why."""
     since_unix_s = time.time() - duration_s(since) if since else None
-    given = {"limit": limit, "before": before, "kind": kind, "reason": reason, "since_unix_s": since_unix_s}
+    given = {
+        "limit": limit,
+        "before": before,
+        "kind": kind and str(kind),
+        "reason": reason,
+        "since_unix_s": since_unix_s,
+    }
     query = {key: value for key, value in given.items() if value is not None}
     page = call("GET", url, "/v1/decisions", token_file, params=query)
     if as_json:
         show_json(page)
         return
-    table = Table("id", "when", "kind", "reason", "detail", box=None, pad_edge=False)
+    if not page["decisions"]:
+        out.print("no row of the decision log is like that")
+        return
+    table = Table("id", f"when ({_zone()})", "kind", "reason", "detail", box=None, pad_edge=False)
     for row in page["decisions"]:
         detail = Text(str(row["body"].get("detail", "")))
         table.add_row(str(row["id"]), _clock(row["at_unix_s"]), row["kind"], row["reason"], detail)
@@ -183,6 +201,12 @@ def _load(load: dict[str, Any]) -> str:
     return f"running: {_words(load['running_reqs'])}, waiting: {_words(load['queue_reqs'])}, {age}"
 
 
+def _effect(effect: dict[str, Any]) -> str:
+    """`applied` speaks for itself; what keeps the others from it is said."""
+    why = "" if effect["state"] == "applied" else f": {effect['detail']}"
+    return f"{effect['state']}, for {effect['for_s']:.0f} s{why}"
+
+
 def _lease(lease: dict[str, Any]) -> str:
     left_s = lease["left_s"]
     return str(lease["state"]) if left_s is None else f"{lease['state']}, {left_s:.1f} s left"
@@ -211,10 +235,12 @@ def _arm(arm: dict[str, Any] | None) -> str:
 def _schedule(rows: list[dict[str, Any]] | None) -> str:
     if not rows:
         return "SGLang's own choice"
-    return ", ".join(
-        f"from {row['min_batch_size']}: {row['depth']}" + ("" if row["depth"] else f" {row['gear']}")
-        for row in rows
-    )
+    if len(rows) == 1:
+        return f"{_arm(rows[0])} at every batch size"
+    lasts = [f"to {row['min_batch_size'] - 1}" for row in rows[1:]] + ["on"]
+    bands = [f"{row['min_batch_size']} {last}: {_arm(row)}" for row, last in zip(rows, lasts, strict=True)]
+    bands[-1] = f"from {bands[-1]}"
+    return "batch size " + ", ".join(bands)
 
 
 def _ago(unix_s: float) -> str:
@@ -223,6 +249,11 @@ def _ago(unix_s: float) -> str:
         if seconds >= 2 * size:
             return f"for {seconds // size} {unit}"
     return f"for {seconds} s"
+
+
+def _zone() -> str:
+    """Of the times that are shown: the reader's own, which need not be the pod's."""
+    return datetime.now(UTC).astimezone().tzname() or "local time"
 
 
 def _clock(unix_s: float) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from controller.cli._common import EXIT_USAGE, Json, fail
+from controller.cli._common import Json
 
 
 def register(app: typer.Typer) -> None:
@@ -68,7 +68,4 @@ def replay(
         as_json=as_json,
         plot=plot,
     )
-    try:
-        replay_command.run(request)
-    except replay_command.BadRequestError as error:
-        fail(str(error), EXIT_USAGE)
+    replay_command.run(request)

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from controller import settings as settings_module
-from controller.cli._common import EXIT_USAGE, fail
 from controller.errors import SettingsError
 from controller.settings import Settings
 
@@ -38,19 +37,15 @@ def run(
     ] = None,
 ) -> None:
     """Govern a server: observe, decide, push; serve the API.  SIGTERM hands back and ends."""
-    try:
-        flags = _flags(
-            engine=engine,
-            policy=policy,
-            listen=listen,
-            store=store,
-            dry_run=dry_run,
-            assign=assign or [],
-        )
-        settings = settings_module.load(config, flags)
-    except SettingsError as error:
-        fail(str(error), EXIT_USAGE)
-    start(settings)
+    flags = _flags(
+        engine=engine,
+        policy=policy,
+        listen=listen,
+        store=store,
+        dry_run=dry_run,
+        assign=assign or [],
+    )
+    start(settings_module.load(config, flags))
 
 
 def start(settings: Settings) -> None:
@@ -58,20 +53,17 @@ def start(settings: Settings) -> None:
     from controller import logs, serving, wiring  # noqa: PLC0415  keeps the other commands quick
 
     logs.configure(settings.log.level, settings.log.format, settings.log.repeat_s)
-    try:
-        listener = serving.listen(settings.api)
+    with serving.listen(settings.api) as listener:
         assembly = wiring.assemble(settings)
-    except SettingsError as error:
-        fail(str(error), EXIT_USAGE)
-    host, port = listener.getsockname()[:2]
-    log.info(
-        "governing %s with policy %s; API at http://%s:%d",
-        settings.engine.url,
-        settings.policy.name,
-        host,
-        port,
-    )
-    asyncio.run(serving.serve(assembly, listener))
+        host, port = listener.getsockname()[:2]
+        log.info(
+            "governing %s with policy %s; API at http://%s:%d",
+            settings.engine.url,
+            settings.policy.name,
+            host,
+            port,
+        )
+        asyncio.run(serving.serve(assembly, listener))
 
 
 def _flags(

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import httpx
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.cli._common import DEFAULT_URL, Json, TokenFile, Url, call, out, show_json
+from controller.cli._exit import attend
 from controller.cli._sparkline import sparkline
 
 DEPTH_COLOURS = ("bright_black", "green", "cyan", "blue", "magenta")
@@ -37,13 +37,17 @@ def watch(
     once: Annotated[bool, typer.Option(help="Print one look and end.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Watch a running sidecar; ends with Ctrl-C."""
-    if as_json:
-        show_json(_look(url, token_file))
-    elif once:
-        out.print(screen(**_look(url, token_file), width=out.width))
-    else:
+    """Watch a running sidecar; ends with Ctrl-C.  Exit code of --once and --json as of status."""
+    if not (as_json or once):
         _live(url, token_file, every)
+        return
+    look = _look(url, token_file)
+    if as_json:
+        show_json(look)
+    else:
+        out.print(screen(**look, width=out.width))
+    if look["status"]["conditions"]:
+        attend()
 
 
 def _look(url: str, token_file: Any) -> dict[str, Any]:
@@ -60,7 +64,7 @@ def _live(url: str, token_file: Any, every_s: float) -> None:
             while True:
                 live.update(screen(**_look(url, token_file), width=out.width), refresh=True)
                 time.sleep(every_s)
-    except (KeyboardInterrupt, httpx.HTTPError):
+    except KeyboardInterrupt:
         return
 
 

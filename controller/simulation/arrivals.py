@@ -97,8 +97,10 @@ def read_arrivals(path: str | Path, *, strict: bool = False) -> Trace:
     with Path(path).open(encoding="utf-8-sig", newline="") as file:
         try:
             trace = parse_arrivals(file)
-        except (InvalidArrivalsError, UnicodeDecodeError) as error:
+        except InvalidArrivalsError as error:
             raise InvalidArrivalsError(f"{path}: {error}") from error
+        except UnicodeDecodeError as error:
+            raise InvalidArrivalsError(f"{path} must be text in UTF-8 (not compressed): {error}") from error
     if strict and trace.bad_rows:
         raise InvalidArrivalsError(f"{path}: {describe_bad_rows(trace)}")
     if not trace.arrivals:
@@ -112,7 +114,8 @@ def describe_bad_rows(trace: Trace, first: int = 5) -> str:
         return "0 bad rows"
     named = "; ".join(str(row) for row in trace.bad_rows[:first])
     more = len(trace.bad_rows) - first
-    return f"{len(trace.bad_rows)} bad rows: {named}" + (f"; and {more} more" if more > 0 else "")
+    rows = "row" if len(trace.bad_rows) == 1 else "rows"
+    return f"{len(trace.bad_rows)} bad {rows}: {named}" + (f"; and {more} more" if more > 0 else "")
 
 
 def parse_arrivals(lines: Iterable[str]) -> Trace:
@@ -136,22 +139,24 @@ def _parse_jsonl(numbered: Iterator[tuple[int, str]]) -> Trace:
                     yield n, ValueError(f"not JSON ({error.msg})")
 
     pending = list(rows())
-    readers = {"specgov": _own, "mooncake": _mooncake}
-    for name, reader in readers.items():
+    for name, reader in JSONL.items():
         if any(isinstance(row, Mapping) and reader.keys <= row.keys() for _, row in pending[:100]):
             return _collect(name, reader, pending)
-    known = " or ".join(", ".join(sorted(reader.keys)) for reader in readers.values())
-    raise InvalidArrivalsError(f"JSONL rows must have the keys {known}")
+    raise InvalidArrivalsError(f"is JSONL with the keys {_keys(pending)}; a trace is {known_formats()}")
+
+
+def _keys(rows: list[tuple[int, object]]) -> str:
+    first = next((row for _, row in rows if isinstance(row, Mapping)), {})
+    return ", ".join(map(str, first))[:120] or "none"
 
 
 def _parse_csv(header: str, numbered: Iterator[tuple[int, str]]) -> Trace:
     names = [name.strip() for name in next(csv.reader([header]))]
-    for name, reader in {"azure": _azure, "burstgpt": _burstgpt}.items():
+    for name, reader in CSV.items():
         if reader.keys <= set(names):
             rows = ((n, _csv_row(names, line)) for n, line in numbered if line.strip())
             return _collect(name, reader, rows)
-    known = " or ".join(",".join(sorted(reader.keys)) for reader in (_azure, _burstgpt))
-    raise InvalidArrivalsError(f"CSV header must have {known}; got {header.strip()[:120]!r}")
+    raise InvalidArrivalsError(f"begins with the line {header.strip()[:120]!r}; a trace is {known_formats()}")
 
 
 def _csv_row(names: list[str], line: str) -> Mapping[str, str] | ValueError:
@@ -171,8 +176,12 @@ class _Reader:
     seconds: Callable[[Any], float]
 
     @property
+    def names(self) -> tuple[str, str, str]:
+        return self.time_key, self.prompt_key, self.output_key
+
+    @property
     def keys(self) -> set[str]:
-        return {self.time_key, self.prompt_key, self.output_key}
+        return set(self.names)
 
     def read(self, row: object) -> tuple[float, int, int]:
         """(seconds, prompt, output); raises `ValueError` with the key and the value."""
@@ -218,6 +227,16 @@ _azure = _Reader("TIMESTAMP", "ContextTokens", "GeneratedTokens", _iso_seconds)
 _burstgpt = _Reader("Timestamp", "Request tokens", "Response tokens", float)
 _mooncake = _Reader("timestamp", "input_length", "output_length", lambda ms: float(ms) / 1000.0)
 _own = _Reader("arrival_s", "prompt_tokens", "output_tokens", float)
+CSV = {"azure": _azure, "burstgpt": _burstgpt}
+JSONL = {"specgov": _own, "mooncake": _mooncake}
+
+
+def known_formats() -> str:
+    """Every format with the columns or keys that it is recognised by."""
+    csv_ones = [f"CSV with {', '.join(reader.names)} ({name})" for name, reader in CSV.items()]
+    return " or ".join(
+        [*csv_ones, *(f"JSONL with {', '.join(reader.names)} ({name})" for name, reader in JSONL.items())]
+    )
 
 
 def _collect(name: str, reader: _Reader, rows: Iterable[tuple[int, object]]) -> Trace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from controller.cli._common import show_json
-from controller.errors import SpecgovError
+from controller.errors import BadRequestError
 from controller.simulation.acceptance import parse_acceptance
-from controller.simulation.arrivals import describe_bad_rows, read_arrivals
+from controller.simulation.arrivals import Trace, describe_bad_rows, known_formats, read_arrivals
 from controller.simulation.cost_profile import load_profile
 from controller.simulation.engine import EngineConfig
 from controller.simulation.replay import Run, Scenario, fixed_arms, replay_arm, replay_policy
@@ -25,10 +26,7 @@ from policies.base import Learner, Policy
 
 _errors = Console(stderr=True)
 DEFAULT_POLICY = "goodput"
-
-
-class BadRequestError(SpecgovError):
-    """Something that was asked for cannot be had: a file, a name, a number."""
+PLOTS = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,7 @@ class ReplayRequest:
 
 def run(request: ReplayRequest) -> None:
     """Replay and print; raises `BadRequestError`."""
+    _check_plot(request.plot)
     scenario = _scenario(request)
     runs = list(_policy_runs(scenario, request.policies, warm=request.warm))
     base = list(_baseline_runs(scenario)) if request.baselines else []
@@ -69,7 +68,7 @@ def _scenario(request: ReplayRequest) -> Scenario:
     try:
         for name in request.policies:
             registry.find(name)
-        trace = read_arrivals(request.arrivals, strict=request.strict).scaled(request.rate_scale)
+        trace = _read(request).scaled(request.rate_scale)
         scenario = Scenario(
             profile=load_profile(request.profile),
             trace=trace.lasting(request.duration_s) if request.duration_s else trace,
@@ -85,6 +84,14 @@ def _scenario(request: ReplayRequest) -> Scenario:
         text = f"{request.arrivals}: left out {describe_bad_rows(trace)}"
         _errors.print(text, style="yellow", markup=False, soft_wrap=True)
     return scenario
+
+
+def _read(request: ReplayRequest) -> Trace:
+    try:
+        return read_arrivals(request.arrivals, strict=request.strict)
+    except OSError as error:
+        rule = f"must be a readable trace, got {request.arrivals}: {error.strerror}"
+        raise BadRequestError(f"--arrivals {rule}; a trace is {known_formats()}") from None
 
 
 def _report(scenario: Scenario, acceptance: str, runs: list[Run], base: list[Run]) -> dict[str, Any]:
@@ -135,13 +142,25 @@ def _progress(name: str, scenario: Scenario) -> Iterator[Any]:
         yield lambda seconds: bars.update(task, completed=seconds)
 
 
-def _plot(path: Path, scenario: Scenario, runs: list[Run]) -> None:
-    try:
-        from controller.simulation.replay_plot import plot_replay  # noqa: PLC0415 needs matplotlib
+def _check_plot(path: Path | None) -> None:
+    """Before the replay, which may take an hour."""
+    if path is None:
+        return
+    if path.suffix not in PLOTS or not path.absolute().parent.is_dir():
+        rule = f"must be a file {', '.join(PLOTS)} in a folder that is there"
+        raise BadRequestError(f"--plot {rule}, got {path}")
+    if find_spec("matplotlib") is None:
+        raise BadRequestError("--plot needs matplotlib: pip install 'specgov[plot]'")
 
+
+def _plot(path: Path, scenario: Scenario, runs: list[Run]) -> None:
+    from controller.simulation.replay_plot import plot_replay  # noqa: PLC0415 needs matplotlib
+
+    try:
         plot_replay(path, scenario, runs)
-    except ImportError:
-        raise BadRequestError("--plot needs matplotlib: pip install 'specgov[plot]'") from None
+    except OSError as error:
+        text = f"--plot {path} could not be written: {error.strerror}"
+        _errors.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
 def _show(report: dict[str, Any]) -> None:

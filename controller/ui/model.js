@@ -6,6 +6,9 @@ import { armColour, armName, clock, duration } from "./format.js";
 const BAD = new Set(["engine_unreachable", "unauthorized", "no_plugin", "speculation_off", "not_controllable", "wrong_version",
   "not_sglang", "inert", "ranks_disagree", "hook_errors", "plan_rejected", "engine_crash_loop", "policy_error", "lease_lost"]);
 
+/** States of the link in which nothing can be said about what the engine follows. */
+const SILENT = new Set(["unreachable", "unauthorized", "not_sglang"]);
+
 const words = (name) => name.replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase());
 
 /** The first glance: {title, colour, arm}. */
@@ -135,7 +138,7 @@ export function scheduleView(status, policy, benefit, samples) {
     title: asGain ? `Against no speculation, %, ${source}` : `Tokens per second, ${source}`,
     batchSize: status.load?.batch_size ?? null,
     largest,
-    note: !rows.length ? "none in force: SGLang decides" : `${status.depth.in_force ? "in force" : "wanted, not in force"} · policy ${policy.name}`,
+    note: SILENT.has(status.engine?.link) ? "not known: the engine does not say" : !rows.length ? "none in force: SGLang decides" : `${status.depth.in_force ? "in force" : "wanted, not in force"} · policy ${policy.name}`,
   };
 }
 

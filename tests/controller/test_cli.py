@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from controller import cli
-from controller.cli import _common, engine_setup, run
+from controller.cli import _common, engine_setup, operate, run
+from controller.cli._exit import Exit
 from controller.control_state import parse_control_state
 from controller.errors import EngineNotFoundError, SettingsError
 from controller.exposition import parse_loads, parse_server_info
@@ -49,16 +50,45 @@ def test_engine_flags_start_at_the_largest_candidate_and_write_the_config(invoke
     assert json.loads(config.read_text()) == {"1": {"candidate_steps": [0, 1, 2, 4]}}
 
 
-@pytest.mark.parametrize("text", ["", "0", "1,x", "-1", "99", "1.5"])
+@pytest.mark.parametrize("text", ["", "0", "1,x", "-1", "99", "1.5", "1,1,4"])
 def test_depths_that_make_no_sense_are_refused(text):
     """With the rule and the value."""
     with pytest.raises(SettingsError, match="--depths must"):
         parse_depths(text)
 
 
-def test_depths_are_sorted_and_counted_once():
+def test_depths_are_sorted():
     """As the config file wants them."""
-    assert parse_depths("4, 0,1,1") == [0, 1, 4]
+    assert parse_depths("4, 0,1") == [0, 1, 4]
+
+
+def test_a_depth_that_is_named_twice_is_refused_with_what_would_do():
+    """A slip of the finger is not guessed at."""
+    with pytest.raises(SettingsError, match=r"got '1,1,4' \(1 twice\): try 1,4"):
+        parse_depths("1,1,4")
+
+
+def test_engine_flags_replace_a_file_that_is_another_only_by_force(invoke, tmp_path):
+    """The same content is no change; somebody's own file is left alone."""
+    config = tmp_path / "adaptive.json"
+    command = ("engine-flags", "--config", str(config), "--depths")
+    assert invoke(*command, "0,4").exit_code == 0
+    written = config.read_text()
+    assert invoke(*command, "4,0").exit_code == 0
+    refused = invoke(*command, "0,2")
+    assert (refused.exit_code, config.read_text()) == (Exit.USAGE, written)
+    assert "--config must be a new file" in refused.stderr
+    assert "--force" in refused.stderr
+    assert invoke(*command, "0,2", "--force").exit_code == 0
+    assert json.loads(config.read_text()) == {"1": {"candidate_steps": [0, 2]}}
+
+
+def test_engine_flags_say_that_without_depth_0_nothing_can_be_off(invoke, tmp_path):
+    """It is allowed, and rarely meant."""
+    assert (
+        "never turned off"
+        in invoke("engine-flags", "--depths", "1,4", "--config", str(tmp_path / "a")).stderr
+    )
 
 
 def facts(info="server_info_overlap", control=None, control_error=None, **changes):
@@ -184,7 +214,7 @@ def test_preflight_tells_another_server_from_sglang_without_the_plugin(invoke):
 def test_preflight_of_nothing_ends_with_3(invoke):
     """No server at that port: each check that needs it fails, and the exit code says no."""
     result = invoke("preflight", "--engine", "http://127.0.0.1:9", "--json")
-    assert result.exit_code == _common.EXIT_UNMET
+    assert result.exit_code == Exit.ATTENTION
     said = json.loads(result.stdout)
     assert said["passed"] is False
     assert said["checks"][0]["verdict"] == "fail"
@@ -194,13 +224,13 @@ def test_run_refuses_bad_settings_with_2(invoke, capsys):
     """The message names the field; nothing is started."""
     with pytest.raises(SettingsError, match="--listen must be HOST:PORT"):
         run._flags(engine=None, policy=None, listen="9470", store=None, dry_run=None, assign=[])
-    assert invoke("run", "--set", "engine.ulr=x").exit_code == _common.EXIT_USAGE
-    assert invoke("run", "--policy", "clever").exit_code == _common.EXIT_USAGE
 
 
-def test_status_without_a_sidecar_ends_with_1(invoke):
-    """And says where it looked."""
-    assert invoke("status", "--url", "http://127.0.0.1:9").exit_code == _common.EXIT_FAILED
+def test_status_without_a_sidecar_says_where_it_looked(invoke):
+    """And what to look at."""
+    said = invoke("status", "--url", "http://127.0.0.1:9").stderr
+    assert "no sidecar answers at http://127.0.0.1:9" in said
+    assert "is --url right?" in said
 
 
 @pytest.mark.parametrize(
@@ -247,7 +277,7 @@ def test_override_sends_the_order(invoke, answers):
         ),
         (
             {"mode": "native", "durable": True, "replaced": {"detail": "off by jo: incident 7"}},
-            ["native, until it is ended", "replaced: off by jo: incident 7"],
+            ["native, until it is ended: specgov override auto", "replaced: off by jo: incident 7"],
         ),
         (
             {"mode": "auto", "durable": False, "replaced": {"detail": "off by jo: x"}},
@@ -275,6 +305,7 @@ async def test_status_and_explain_use_words_for_what_is_not_known(make, invoke, 
     said = invoke("status").stdout
     assert "?" not in said
     assert re.search(r"load +not known", said)
+    assert re.search(r"in force +not known", said)
     answers((await bench.api.get("/v1/explain")).json())
     said = invoke("explain").stdout
     assert "load: unknown running, unknown waiting, batch size unknown" in said
@@ -288,6 +319,50 @@ def test_explain_prints_evidence_as_people_write_it(invoke, answers):
     assert invoke("explain").stdout.splitlines() == [
         "  arms: depth 2, tok_s 812.123; depth 0, tok_s not known",
         "  sizes: 1, 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (None, "SGLang's own choice"),
+        ([(1, 4, "on")], "depth 4 at every batch size"),
+        ([(1, 0, "cold")], "depth 0 (cold) at every batch size"),
+        (
+            [(1, 4, "on"), (24, 1, "on"), (64, 0, "warm")],
+            "batch size 1 to 23: depth 4, 24 to 63: depth 1, from 64 on: depth 0 (warm)",
+        ),
+    ],
+)
+def test_a_table_is_said_in_bands_of_batch_sizes(rows, said):
+    """`from 44: 0` could be read as 44 tokens."""
+    table = rows and [{"min_batch_size": size, "depth": depth, "gear": gear} for size, depth, gear in rows]
+    assert operate._schedule(table) == said
+
+
+def test_decisions_say_so_when_no_row_is_like_that(invoke, answers):
+    """A bare heading could be read as: nothing was ever decided."""
+    answers({"decisions": []})
+    assert invoke("decisions", "--reason", "nope").stdout == "no row of the decision log is like that\n"
+
+
+async def test_status_says_why_a_plan_is_not_applied(make, invoke, answers):
+    """`none` alone could be read as: it has no effect."""
+    bench = await make()
+    await bench.api.put("/v1/override", json={"mode": "native", "reason": "x"})
+    await bench.run(2)
+    answers((await bench.api.get("/v1/status")).json())
+    assert re.search(r"effect +none, for \d+ s: no plan is wanted", invoke("status").stdout)
+
+
+async def test_the_end_of_an_override_is_said_as_people_tell_time(make):
+    """No seconds since 1970."""
+    bench = await make()
+    await bench.api.put("/v1/override", json={"mode": "off", "reason": "x", "ttl_s": 60})
+    await bench.run(1)
+    changes = (await bench.api.get("/v1/explain")).json()["would_change"]
+    assert changes == [
+        "the override ends by itself at 2027-01-15 08:17:40 UTC; at once: specgov override auto"
     ]
 
 
@@ -309,10 +384,10 @@ def test_override_help_names_every_mode(invoke):
 def test_override_wants_a_reason_and_a_known_mode(invoke, answers):
     """Nothing is sent."""
     asked = answers({})
-    assert invoke("override", "off").exit_code == _common.EXIT_USAGE
-    assert invoke("override", "off", "--reason", "  ").exit_code == _common.EXIT_USAGE
-    assert invoke("override", "sideways", "--reason", "x").exit_code == _common.EXIT_USAGE
-    assert invoke("override", "off", "--reason", "x", "--ttl", "soon").exit_code == _common.EXIT_USAGE
+    assert invoke("override", "off").exit_code == Exit.USAGE
+    assert invoke("override", "off", "--reason", "  ").exit_code == Exit.USAGE
+    assert invoke("override", "sideways", "--reason", "x").exit_code == Exit.USAGE
+    assert invoke("override", "off", "--reason", "x", "--ttl", "soon").exit_code == Exit.USAGE
     assert asked == []
 
 
@@ -335,7 +410,7 @@ async def test_status_decisions_and_explain_print_what_the_api_says(make, invoke
     answers((await bench.api.get("/v1/status")).json())
     result = invoke("status")
     assert "no_plugin" in result.stdout
-    assert result.exit_code == _common.EXIT_UNMET
+    assert result.exit_code == Exit.ATTENTION
 
 
 def test_commands_are_found_by_module():

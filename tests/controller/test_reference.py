@@ -15,7 +15,7 @@ from policies.types import Reason
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
-@pytest.mark.parametrize("name", ["settings.md", "metrics.md", "api.md"])
+@pytest.mark.parametrize("name", ["settings.md", "metrics.md", "api.md", "commands.md"])
 def test_the_committed_page_is_what_the_code_makes(name):
     """Mend with: python -m controller.reference docs."""
     assert (DOCS / name).read_text(encoding="utf-8") == reference.pages()[name]

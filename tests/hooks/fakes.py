@@ -71,7 +71,10 @@ class FakeEngine:
 
     async def get(self):
         await self.answers.wait()
-        return [rank.report() for rank in self.ranks if rank.topology.tp_rank == 0]
+        reports = [
+            (rank.topology.tp_rank, rank.report()) for rank in self.ranks
+        ]  # all are asked, as by SGLang
+        return [report for tp_rank, report in reports if tp_rank == 0]
 
     def depths_at(self, batch_size):
         """What each rank launches next at `batch_size`."""

@@ -143,8 +143,8 @@ class Engine:
     """What the first rank did, and so what every rank does: commands, and `None` for a decode step."""
     at: list[int] = field(default_factory=list)
     """How far each rank has come in it."""
-    launched: list[list[int]] = field(default_factory=list)
-    """Depths that each rank launched."""
+    launched: list[list[tuple[int, str]]] = field(default_factory=list)
+    """Depth and gear that each rank launched: by its gear it runs a draft-extend, which has collectives."""
     requests: list[asyncio.Task[None]] = field(default_factory=list)
 
 
@@ -290,7 +290,8 @@ class World:
         engine.at[i] += 1
         if flat is not None:
             return engine.ranks[i].apply(flat)
-        engine.launched[i].append(engine.ranks[i].policy.get_steps_for_batch(1))
+        policy = engine.ranks[i].policy
+        engine.launched[i].append((policy.get_steps_for_batch(1), policy.gear))
         return True
 
     # What must hold

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from sglang_hooks.control_plane import ControlError, ControlPlane, parse_fallback, ranks_agree
-from sglang_hooks.schedule import InvalidPlanError
+from sglang_hooks.schedule import InvalidPlanError, Row, Schedule
 from tests.hooks.fakes import FakeEngine
 
 pytestmark = pytest.mark.looptime
@@ -225,6 +225,34 @@ async def test_ranks_with_other_gears_stop_control_before_it_starts():
         with pytest.raises(ControlError, match="tp rank 1 has other gears of off than rank 0"):
             await make_plane(engine).put(plan(depth=depth))
     assert engine.sent == []
+
+
+async def test_a_gear_that_a_rank_lost_unseen_is_never_acknowledged_there():
+    """It has the depth and not the gear: it refuses the command, and nobody is told that it follows it."""
+    engine = FakeEngine(tp_size=2, gears=("warm", "cold"))
+    plane = make_plane(engine)
+    await plane.put(plan(1))
+    engine.ranks[1]._plain_decode.gears = ("warm",)
+    cold = {"schedule": [{"min_batch_size": 1, "depth": 0, "gear": "cold"}]}
+    status, state = await plane.put(plan(2) | cold)
+    assert status == 202
+    assert [(rank["tp_rank"], rank["sequence"]) for rank in state["ranks"]] == [(0, 2), (1, 1)]
+    assert state["controllable"] is False
+    assert state["reason"] == "dp rank 0 tp rank 1 has other gears of off than rank 0"
+
+
+async def test_ranks_that_ran_one_depth_in_different_gears_do_not_agree():
+    """Same depth, same number of steps, same order acknowledged: the digest knows of the gear."""
+    engine = FakeEngine(tp_size=2, gears=("warm", "cold"))
+    plane = make_plane(engine)
+    cold = {"schedule": [{"min_batch_size": 1, "depth": 0, "gear": "cold"}]}
+    await plane.put(plan(1) | cold)
+    warm = Schedule([Row(1, 0, "warm")])
+    engine.ranks[1].policy.follow(warm, None)
+    assert engine.depths_at(1) == [0, 0]
+    _, state = await plane.put(plan(2, depth=3))
+    assert [rank["sequence"] for rank in state["ranks"]] == [2, 2]
+    assert state["ranks_agree"] is False
 
 
 async def test_a_fallback_that_a_rank_refuses_becomes_native():

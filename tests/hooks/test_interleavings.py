@@ -10,6 +10,7 @@ import pytest
 
 from sglang_hooks.control_plane import ControlPlane
 from sglang_hooks.rank_control import RankControl
+from sglang_hooks.schedule import GEARS
 from tests.hooks.interleavings import Bounds, explore
 
 SMALL = [
@@ -53,6 +54,16 @@ def test_no_interleaving_parts_the_ranks_or_outlives_a_lease(bounds, capsys):
 
 
 APPLY = RankControl.apply
+GEAR_KEY, COLD, WARM = "specgov.row.0.gear", GEARS.index("cold"), GEARS.index("warm")
+
+
+def in_another_gear(rank, flat):
+    """Rank 1 acknowledges the command whole, at the depth of the others, and runs warm instead of cold."""
+    if rank.topology.tp_rank == 1 and flat.get(GEAR_KEY) == COLD:
+        flat = {**flat, GEAR_KEY: WARM}
+    return APPLY(rank, flat)
+
+
 MUTANTS = {
     "nobody watches the lease": (ControlPlane, "_watch_lease", lambda _self: None, Bounds(ticks=1)),
     "only the first rank is asked": (
@@ -67,6 +78,7 @@ MUTANTS = {
         lambda _self, _reports: None,
         Bounds(ticks=0, rank_1_gears=("warm",)),
     ),
+    "a rank runs in another gear": (RankControl, "apply", in_another_gear, Bounds(ticks=1)),
     "a rank does not fall back": (
         RankControl,
         "apply",

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 
 from controller.cli._common import show_json
-from controller.errors import SettingsError, SpecgovError
+from controller.errors import BadRequestError
 from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.cost_profile import load_profile
 from controller.simulation.demo.load import Phase, draw_arrivals, plan_phases
@@ -28,18 +28,13 @@ from controller.simulation.demo.outcome import (
     whole_run,
 )
 from controller.simulation.demo.rehearsal import SECONDS, rehearse
-from controller.simulation.demo.run import DemoError, DemoSettings, Stage, check_ports, drive, set_up
+from controller.simulation.demo.run import DemoSettings, Stage, check_ports, drive, set_up
 from controller.simulation.demo.view import DemoView, PlainProgress, phase_table, whole_table
 from controller.simulation.engine import EngineConfig
+from policies import registry
 
 DEFAULT_POLICY = "goodput"
 POLICY_PARAMS: dict[str, dict[str, Any]] = {"threshold": {"gear": "cold"}}
-FAILED, INTERRUPTED = 1, 130
-"""Exit codes: the demo's own clients failed; Ctrl-C, as shells have it."""
-
-
-class BadRequestError(SpecgovError):
-    """Something that was asked for cannot be had: a profile, a policy, a port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +53,32 @@ class DemoRequest:
     seed: int
 
 
-def run(request: DemoRequest) -> int:
-    """Run the demo; the exit code.  Raises `BadRequestError`."""
+def run(request: DemoRequest) -> None:
+    """Run the demo; raises `BadRequestError`, `SettingsError`, `DemoError`."""
     console = Console(stderr=request.as_json)
     show = not request.as_json
     try:
         settings = _settings(request)
         check_ports(settings)
+    except (OSError, ValueError) as error:
+        raise BadRequestError(str(error)) from None
+    try:
         if request.rehearse:
             with _waiting(
                 console, f"{settings.policy} learns from {SECONDS:.0f} s of such a load, in virtual time"
             ):
                 settings = dataclasses.replace(settings, knowledge=rehearse(settings))
         report = asyncio.run(_demo(settings, request.seconds, console, show=show, keep=request.keep))
-    except (SettingsError, OSError, ValueError) as error:
-        raise BadRequestError(str(error)) from None
-    except DemoError as error:
-        console.print(f"specgov demo: {error}", style="red", markup=False)
-        return FAILED
     except KeyboardInterrupt:
-        return 0 if request.keep else INTERRUPTED
+        if request.keep:  # how it is meant to end
+            return
+        raise
     if request.as_json:
         show_json(report)
-    return 0
 
 
 def _settings(request: DemoRequest) -> DemoSettings:
+    registry.find(request.policy)
     return DemoSettings(
         profile=load_profile(request.profile),
         acceptance=parse_acceptance(request.acceptance),

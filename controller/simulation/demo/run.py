@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from controller.errors import SpecgovError
 from controller.loop import TickResult
 from controller.settings import load, nested
 from controller.simulation.acceptance import Acceptance
@@ -32,7 +33,7 @@ READY_WITHIN_S = 20.0
 CLIENT_TIMEOUT_S = 60.0
 
 
-class DemoError(Exception):
+class DemoError(SpecgovError):
     """The demo's own clients failed."""
 
 

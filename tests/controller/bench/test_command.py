@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.bench.arms import parse_arm
-from controller.bench.command import BenchError, _arms
+from controller.bench.command import BenchError, _parse, _runnable
 from controller.cli import make_app
+from controller.errors import BadRequestError
 
 STATE = {"controllable": True, "built_depths": [0, 1, 4], "gears": ["warm", "cold", "frozen"]}
 
@@ -22,25 +23,27 @@ def labels(arms):
 
 def test_without_arms_every_fixed_one_is_measured():
     """Frozen is left out: it differs from cold only in the draft prefill."""
-    assert labels(_arms((), STATE)) == ["off-warm", "off-cold", "depth-1", "depth-4"]
+    assert labels(_runnable(_parse([]), STATE)) == ["off-warm", "off-cold", "depth-1", "depth-4"]
 
 
 def test_a_server_that_cannot_be_steered_is_measured_as_it_is():
     """No endpoint, or one that says it cannot."""
-    assert labels(_arms((), None)) == ["as-is"]
-    assert labels(_arms((), {"controllable": False, "reason": "no adaptive controller"})) == ["as-is"]
+    assert labels(_runnable(_parse([]), None)) == ["as-is"]
+    assert labels(_runnable(_parse([]), {"controllable": False, "reason": "no adaptive controller"})) == [
+        "as-is"
+    ]
 
 
 def test_an_arm_that_cannot_be_had_is_refused_with_the_reason():
     """Never silently measured as something else."""
     with pytest.raises(BenchError, match="the plugin is not installed"):
-        _arms(("depth-1",), None)
+        _runnable(_parse(["depth-1"]), None)
     with pytest.raises(BenchError, match="no adaptive controller"):
-        _arms(("native",), {"controllable": False, "reason": "no adaptive controller"})
+        _runnable(_parse(["native"]), {"controllable": False, "reason": "no adaptive controller"})
     with pytest.raises(BenchError, match=r"depth-3 must be a built depth \(1, 4\)"):
-        _arms(("depth-3",), STATE)
-    with pytest.raises(BenchError, match=r"arm must be one of .* got 'off'"):
-        _arms(("off",), STATE)
+        _runnable(_parse(["depth-3"]), STATE)
+    with pytest.raises(BadRequestError, match=r"arm must be one of .* got 'off'"):
+        _parse(["off"])
 
 
 def test_labels_of_arms():
@@ -119,5 +122,5 @@ def test_prompts_that_cannot_be_read_are_refused(tmp_path):
     result = CliRunner().invoke(
         make_app(), ["bench", "--prompts", str(tmp_path / "none"), "--output", str(tmp_path)]
     )
-    assert isinstance(result.exception, BenchError)
-    assert "encyclopedic, coding, tokens" in str(result.exception)
+    assert result.exit_code == 2
+    assert "encyclopedic, coding, tokens" in result.output

@@ -94,7 +94,7 @@ def test_strict_refuses_what_is_otherwise_told(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text(AZURE + "x,1,1\n")
     assert len(read_arrivals(path).bad_rows) == 1
-    with pytest.raises(InvalidArrivalsError, match=r"1 bad rows: line 4: TIMESTAMP is not a time, got 'x'"):
+    with pytest.raises(InvalidArrivalsError, match=r"1 bad row: line 4: TIMESTAMP is not a time, got 'x'"):
         read_arrivals(path, strict=True)
 
 

@@ -39,7 +39,7 @@ def test_every_format_is_replayed(app, tmp_path, text):
 def test_bad_rows_are_told_and_counted(app, tmp_path):
     """On standard error by line, in the JSON by number; the rest is replayed."""
     result = replay(app, tmp_path, AZURE + "x,1,1\n", "--json", "--no-baselines")
-    assert "1 bad rows: line 4: TIMESTAMP is not a time, got 'x'" in result.stderr
+    assert "1 bad row: line 4: TIMESTAMP is not a time, got 'x'" in result.stderr
     report = json.loads(result.stdout)
     assert report["arrivals"]["bad_rows"] == 1
     assert report["arrivals"]["first_bad_rows"] == ["line 4: TIMESTAMP is not a time, got 'x'"]
@@ -59,6 +59,7 @@ def test_strict_refuses_bad_rows(app, tmp_path):
         (("--acceptance", "2"), "acceptance must be probabilities 0..1"),
         (("--rate-scale", "0"), "rate_scale must be > 0"),
         (("--policy", "clever"), "policy.name must be one of"),
+        (("--plot", "x.doc"), "--plot must be a file .png, .svg, .pdf"),
     ],
 )
 def test_wrong_options_end_with_code_two_and_say_why(app, tmp_path, options, message):
@@ -66,6 +67,24 @@ def test_wrong_options_end_with_code_two_and_say_why(app, tmp_path, options, mes
     result = replay(app, tmp_path, AZURE, *options)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+@pytest.mark.parametrize("text", ["when,what\n1,2\n", '{"when": 1}\n'])
+def test_a_trace_of_no_known_format_is_told_which_there_are(app, tmp_path, text):
+    """With what they are recognised by."""
+    formats = "CSV with TIMESTAMP, ContextTokens, GeneratedTokens (azure) or CSV with Timestamp"
+    found = replay(app, tmp_path, text)
+    assert found.exit_code == 2
+    assert formats in found.stderr
+
+
+def test_a_trace_that_is_not_there_is_named_with_the_formats(app, tmp_path):
+    """The option, the file, the system's own word for it."""
+    nowhere = str(tmp_path / "none.csv")
+    result = CliRunner().invoke(app, ["replay", "--profile", "h200_llama8b_fa3", "--arrivals", nowhere])
+    assert result.exit_code == 2
+    assert f"--arrivals must be a readable trace, got {nowhere}: No such file" in result.stderr
+    assert "JSONL with timestamp, input_length, output_length (mooncake)" in result.stderr
 
 
 def test_a_profile_that_is_not_there_or_not_good_is_named(app, tmp_path):

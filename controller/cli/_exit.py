@@ -1,0 +1,61 @@
+"""How every command ends: the exit codes, what they mean, and the one place that turns errors into them."""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+from controller.errors import BadRequestError, KnowledgeFileError, SettingsError, SpecgovError
+
+err = Console(stderr=True, highlight=False)
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    ATTENTION = 3
+    INTERRUPTED = 130
+
+
+MEANING = {
+    Exit.DONE: "done",
+    Exit.FAILED: "could not be done: sidecar or engine away, an order refused",
+    Exit.USAGE: "wrong usage: an option, a setting or a file that breaks its rule; nothing was done",
+    Exit.ATTENTION: "done, and the answer is no: preflight failed, or something needs attention",
+    Exit.INTERRUPTED: "ended by Ctrl-C before it was done",
+}
+EPILOG = "Exit codes: " + "; ".join(f"{code:d} {text}" for code, text in MEANING.items()) + "."
+
+
+class Commands(TyperGroup):
+    """The commands; an error of ours ends any of them with one line and its code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except SpecgovError as error:
+            err.print(Text.assemble(("error: ", "red"), str(error)), soft_wrap=True)
+            sys.exit(code_of(error))
+        except KeyboardInterrupt:
+            sys.exit(Exit.INTERRUPTED)
+
+
+def code_of(error: SpecgovError) -> Exit:
+    """Whether to blame what was typed and configured, or the world."""
+    blamed = SettingsError | BadRequestError | KnowledgeFileError
+    return Exit.USAGE if isinstance(error, blamed) else Exit.FAILED
+
+
+def attend() -> NoReturn:
+    """End with the code for: done, and the answer is no."""
+    raise typer.Exit(Exit.ATTENTION)
