@@ -17,6 +17,7 @@ MAX_DEPTH = 64
 MAX_STEP_S = 600.0
 MIN_STEP_S = 1e-7
 MAX_GAP_S = 60.0
+PLAIN = {int, float}
 
 
 def finite(value: object, low: float = 0.0, high: float = MAX_COUNT) -> float | None:
@@ -64,7 +65,7 @@ def _is_sound(cell: CellDelta) -> bool:
 
 def _are_counts(values: Sequence[object]) -> bool:
     """Whether all are numbers within 0..`MAX_COUNT`; a NaN shows in the sum."""
-    if not all(isinstance(value, int | float) for value in values):
+    if not set(map(type, values)) <= PLAIN and not all(isinstance(value, int | float) for value in values):
         return False
     numbers = cast("Sequence[float]", values)
     return min(numbers) >= 0 and max(numbers) <= MAX_COUNT and math.isfinite(math.fsum(numbers))

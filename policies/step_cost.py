@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -240,9 +241,8 @@ class CostField:
 
     def at(self, batch_sizes: Sequence[float]) -> tuple[Floats, Floats]:
         """Mean log seconds (sizes x arms) and covariances (sizes x arms x arms), interpolated."""
-        where = [interpolation(b) for b in batch_sizes]
-        i = np.array([k for k, _ in where])
-        w = np.array([w for _, w in where])[:, None]
+        i, w = _places(tuple(batch_sizes))
+        w = w[:, None]
         mean = (1 - w) * self.log_s[i] + w * self.log_s[i + 1]
         w = w[:, :, None]
         crossed = self.to_next[i] + self.to_next[i].swapaxes(1, 2)
@@ -260,11 +260,19 @@ class CostField:
         return np.asarray(joint**2 / (own * np.einsum("k,kla,l->a", here, self.along, here)))
 
 
+@functools.lru_cache(maxsize=16)
+def _places(batch_sizes: tuple[float, ...]) -> tuple[npt.NDArray[np.intp], Floats]:
+    """`interpolation` of each."""
+    where = [interpolation(b) for b in batch_sizes]
+    return np.array([k for k, _ in where], dtype=np.intp), np.array([w for _, w in where])
+
+
 def _weights(batch_sizes: Sequence[float]) -> Floats:
     """Of the knots in an interpolated value: sizes x knots."""
-    weights = np.zeros((len(batch_sizes), len(KNOTS)))
-    for row, (k, w) in zip(weights, map(interpolation, batch_sizes), strict=True):
-        row[k], row[k + 1] = 1 - w, w
+    k, w = _places(tuple(batch_sizes))
+    weights = np.zeros((len(k), len(KNOTS)))
+    row = np.arange(len(k))
+    weights[row, k], weights[row, k + 1] = 1 - w, w
     return weights
 
 
@@ -348,7 +356,14 @@ class StepCost:
         if bucket is not None:
             cell = self.cells.get((bucket, arm))
             return cell.weight if cell else 0.0
-        return sum(cell.weight for (_, a), cell in self.cells.items() if a == arm)
+        return self.timed_by_arm().get(arm, 0.0)
+
+    def timed_by_arm(self) -> dict[Arm, float]:
+        """The same over all buckets, of every arm that was ever timed."""
+        steps: dict[Arm, float] = {}
+        for (_, arm), cell in self.cells.items():
+            steps[arm] = steps.get(arm, 0.0) + cell.weight
+        return steps
 
     def context_slope(self, arm: Arm) -> float:
         """Seconds per context token, >= 0; shrunk towards the slope of all arms together."""
@@ -369,19 +384,16 @@ class StepCost:
         """Add every timed cell to the field: a Gaussian measurement between two knots."""
         index = {arm: a for a, arm in enumerate(chain)}
         rows = [
-            (
-                *interpolation(max(cell.batch, KNOTS[k])),
-                index[arm],
-                self._log_s(arm, cell),
-                cell.variance(self.params),
-            )
+            (max(cell.batch, KNOTS[k]), index[arm], self._log_s(arm, cell), cell.variance(self.params))
             for (k, arm), cell in self.cells.items()
             if arm in index and cell.weight > 0
         ]
         if not rows:
             return
-        knot, w, a, value, variance = (np.array(column) for column in zip(*rows, strict=True))
-        one = knot.astype(np.intp) * len(chain) + a.astype(np.intp)
+        batch, a, value, variance = np.array(rows).T
+        knot = np.clip(np.searchsorted(KNOTS, batch, side="right") - 1, 0, len(KNOTS) - 2)
+        w = np.clip(np.log2(batch / np.array(KNOTS)[knot]) / OCTAVES[knot], 0.0, 1.0)
+        one = knot * len(chain) + a.astype(np.intp)
         two = one + len(chain)
         weight = 1.0 / variance
         np.add.at(precision, (one, one), weight * (1 - w) ** 2)
@@ -409,12 +421,12 @@ class StepCost:
 
     def _learn(self, k: int, arm: Arm, seen: Timing, dt_s: float) -> bool:
         known = self.cells.get((k, arm))
-        context = seen.context if seen.context is not None else known.context if known else self.context
-        seen = dataclasses.replace(seen, context=context)
+        if seen.context is None:
+            seen = dataclasses.replace(seen, context=known.context if known else self.context)
         if known is None:
             usual = self._usual_cv2(k)
             cv2 = usual if seen.rough else (usual * 4 + seen.cv2 * seen.steps) / (4 + seen.steps)
-            self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, context)
+            self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, context_of(seen))
             return False
         expected = self._expected(k, arm, known, seen)
         error = math.sqrt(known.cv2 / seen.steps + known.variance(self.params) + self.params.floor**2)

@@ -86,7 +86,8 @@ class Outlook:
         expected = yields(p, variance, depths)
         log_s, covariance = field.at(SIZES)
         log_rate = expected.log_tokens[None, :] - log_s
-        known = np.array([models.cost.timed_steps(arm) >= KNOWN_STEPS for arm in field.arms])
+        timed = models.cost.timed_by_arm()
+        known = np.array([timed.get(arm, 0.0) >= KNOWN_STEPS for arm in field.arms])
         frozen = np.array([arm.gear is Gear.FROZEN for arm in field.arms])
         spared = frozen[None, :] * np.log1p(DRAFT_PREFILL_STEPS * models.load.prefills(SIZES))[:, None]
         return cls(field.arms, expected, field, log_rate, covariance, known, spared)
