@@ -24,6 +24,8 @@ PRIOR_IDLE_S = 20.0
 """As if the server had been idle for so long before: what is not known yet is not spent ahead."""
 PRIOR_STEPS, PRIOR_FALLS = 300.0, 0.3
 """What is believed of falls until they are counted: one in a thousand steps, with the weight of 0.3 falls."""
+PRIOR_TOKENS = 1000.0
+"""As if so many had come without a prefill."""
 PRIOR_CROSSINGS = 3.0
 """Weight of the belief that ticks show every crossing, in crossings."""
 
@@ -41,7 +43,7 @@ class Load:
         self.step_s = 0.01
         """Mean seconds of a decode step."""
         self._steps = 0.0
-        self._request_steps = 0.0
+        self._tokens = 0.0
         self._prefills = 0.0
         self._crossed = np.zeros(len(KNOTS))
         """Crossings of the lower edge of each bucket that ticks have shown."""
@@ -65,7 +67,7 @@ class Load:
             return
         fade = 2.0 ** (-steps / MEMORY_STEPS)
         self._steps = self._steps * fade + steps
-        self._request_steps = self._request_steps * fade + sum(cell.request_steps for cell in cells)
+        self._tokens = self._tokens * fade + sum(cell.tokens for cell in cells)
         self._prefills = self._prefills * fade + prefills
         self._crossed *= fade
         self._fallen *= fade
@@ -122,9 +124,11 @@ class Load:
         return self._spread(self.seconds, starts)
 
     def prefills(self, sizes: Sequence[float]) -> Floats:
-        """Prefill batches per decode step at each of `sizes`, at most 1: each request brings its own."""
-        per_request_step = self._prefills / (self._request_steps + PRIOR_STEPS)
-        return np.minimum(1.0, per_request_step * np.asarray(sizes))
+        """Prefill batches per decode step of one token per request at each of `sizes`, at most 1.
+
+        So many per token: each request brings its own.
+        """
+        return np.minimum(1.0, self._prefills / (self._tokens + PRIOR_TOKENS) * np.asarray(sizes))
 
     def crossings(self, starts: Sequence[int]) -> Floats:
         """Expected crossings per decode step of a boundary at each of `starts[1:]`."""

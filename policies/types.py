@@ -45,7 +45,7 @@ class Arm:
 
     def __hash__(self) -> int:
         """Arms are keys of what is learned, asked for thousands of times a tick: enums hash slowly."""
-        return self.depth if self.depth else hash(self.gear.value)
+        return self.depth or hash(self.gear.value)
 
     def __str__(self) -> str:
         return str(self.depth) if self.depth else f"0 {self.gear}"
