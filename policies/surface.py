@@ -90,6 +90,7 @@ class Outlook:
         known = np.array([timed.get(arm, 0.0) >= KNOWN_STEPS for arm in field.arms])
         frozen = np.array([arm.gear is Gear.FROZEN for arm in field.arms])
         spared = frozen[None, :] * np.log1p(DRAFT_PREFILL_STEPS * models.load.prefills(SIZES))[:, None]
+        spared = spared * (models.survival.staleness <= BLIND)
         return cls(field.arms, expected, field, log_rate, covariance, known, spared)
 
     @property
