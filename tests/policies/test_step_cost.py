@@ -47,6 +47,34 @@ def test_neighbouring_depths_share_what_is_known() -> None:
     assert two[1] < four[1] < 0.35
 
 
+def test_the_gears_of_off_share_what_is_known_and_drafting_does_not() -> None:
+    """Warm takes 10 ms: cold is expected 10 % below, give or take 10 %; drafting may take other kernels."""
+    cost = StepCost()
+    cost.observe([cell(32, OFF_WARM, 10.0)], 1.0)
+    cold, error = at(cost, 32, OFF_COLD)
+    assert (cold, error) == (pytest.approx(9.05, abs=0.05), pytest.approx(0.10, abs=0.01))
+    assert at(cost, 32, Arm(1))[1] > 0.5
+
+
+def test_timing_here_settles_less_the_farther_away() -> None:
+    """With 32 requests timed, all that is open of depth 2 is settled at 64 by timing at 64, less at 512."""
+    cost = StepCost()
+    cost.observe([cell(32, OFF_COLD, 10.0)], 1.0)
+    field = cost.field(ARMS)
+    tie = field.tie([64, 128, 512, 1], 64)[:, field.arms.index(Arm(2))]
+    assert tie[0] == pytest.approx(1.0)
+    assert 1 > tie[1] > tie[2] > 0
+
+
+def test_an_arm_that_was_never_timed_scatters_as_the_others_do() -> None:
+    """100 steps that hardly scatter outweigh, in their bucket, the belief of 10 % with the weight of 4."""
+    cost = StepCost()
+    cost.observe([cell(32, Arm(2), 10.0, steps=100)], 1.0)
+    known = cost.noise(Arm(2), KNOTS.index(32))
+    assert cost.noise(Arm(4), KNOTS.index(32)) == pytest.approx((4 * 0.01 + 100 * known) / 104, rel=0.02)
+    assert cost.noise(Arm(4), KNOTS.index(64)) == pytest.approx(0.01)
+
+
 def test_a_staircase_is_not_smoothed_away() -> None:
     """8.3 ms at 128 requests, 18.9 ms at 256 (measured on an H200): both are kept to 2 %."""
     cost = StepCost()
