@@ -53,14 +53,12 @@ def _is_sound(cell: CellDelta) -> bool:
         cell.after_prefill_steps, cell.after_prefill_seconds, cell.timed_seconds, cell.timed_seconds_sq,
         cell.timed_context_tokens,
     )  # fmt: skip
-    if finite(cell.batch_bucket, 1, 1 << 20) is None or not _are_counts(numbers):
+    if finite(cell.batch_bucket, 1, 1 << 20) is None:
         return False
     for histogram in (cell.accepted, cell.accepted_after_cold):
         if not isinstance(histogram, tuple | list) or len(histogram) > min(cell.arm.depth, MAX_DEPTH) + 1:
             return False
-        if histogram and not _are_counts(histogram):
-            return False
-    return _is_sound_timing(cell)
+    return _are_counts((*numbers, *cell.accepted, *cell.accepted_after_cold)) and _is_sound_timing(cell)
 
 
 def _are_counts(values: Sequence[object]) -> bool:

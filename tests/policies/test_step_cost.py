@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from policies.step_cost import KNOTS, StepCost, StepCostParams, interpolation, timing
+from policies.step_cost import (
+    KNOTS,
+    StepCost,
+    StepCostParams,
+    interpolation,
+    inverse,
+    prior_field,
+    timing,
+)
 from policies.types import OFF_COLD, OFF_WARM, Arm, CellDelta
 
 ARMS = (OFF_COLD, OFF_WARM, Arm(1), Arm(2), Arm(4))
@@ -54,6 +62,13 @@ def test_the_gears_of_off_share_what_is_known_and_drafting_does_not() -> None:
     cold, error = at(cost, 32, OFF_COLD)
     assert (cold, error) == (pytest.approx(9.05, abs=0.05), pytest.approx(0.10, abs=0.01))
     assert at(cost, 32, Arm(1))[1] > 0.5
+
+
+def test_the_block_inverse_is_the_inverse() -> None:
+    """Of the prior over 20 knots and 5 arms: times the matrix it gives one, to 1e-6."""
+    precision, _ = prior_field(ARMS)
+    product = inverse(precision, len(ARMS)) @ precision
+    assert product == pytest.approx(np.eye(len(precision)), abs=1e-6)
 
 
 def test_timing_here_settles_less_the_farther_away() -> None:
