@@ -152,7 +152,7 @@ def _settling(windows: list[dict]) -> Iterator[str]:
         return
     yield "#### Output tokens of each second of the learning windows\n"
     body = []
-    for w in shown:
+    for w in sorted(shown, key=lambda w: w["C"]):
         notes = ", ".join(f"{key} {w[key]}" for key in (*NOTES, "pass_number") if w.get(key) is not None)
         body.append((w["label"], notes, w["C"], " ".join(map(str, w["tok_s_by_second"]))))
     yield from table(("server", "notes", "C", "by second"), body, left=2)
