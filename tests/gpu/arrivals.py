@@ -15,9 +15,22 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent)]
 
-from figures.arrivals import arrivals, by_gear  # noqa: E402 - the path comes first
+from figures.arrivals import arrivals, beside_plain, by_gear  # noqa: E402 - the path comes first
 from figures.steplog import StepLog  # noqa: E402
 from sections import fill, table  # noqa: E402
+
+HEAD = (
+    "C",
+    "gear",
+    "windows",
+    "new requests",
+    "decode step, ms",
+    "rest per new request, ms",
+    "least, middle, most",
+    "interval with a prefill, ms",
+    "host, ms",
+)
+PAIRED = ("C", "gear", "pairs", "ms per new request beside no speculation in the same round", "half width")
 
 
 def spans(folder: Path) -> list[dict]:
@@ -33,25 +46,20 @@ def page(found: dict[str, list[dict]]) -> Iterator[str]:
     """A table for each name."""
     for name, rows in found.items():
         yield f"#### {name}\n"
-        body = [
-            (r["C"], r["gear"], r["spans"], r["new_requests"], r["step_ms"], r["rest_ms"], _range(r))
-            for r in by_gear(rows)
-        ]
-        head = (
-            "C",
-            "gear",
-            "windows",
-            "new requests",
-            "decode step, ms",
-            "rest per new request, ms",
-            "range",
-        )
-        yield from table(head, body, left=2)
+        yield from table(HEAD, [_cells(row) for row in by_gear(rows)], left=2)
+        pairs = beside_plain(rows)
+        body = [(r["C"], r["gear"], r["pairs"], f"{r['more_ms']:+.1f}", r["half_width"]) for r in pairs]
+        yield from table(PAIRED, body, left=2)
 
 
-def _range(row: dict) -> str:
-    low, high = row["rest_ms_range"]
-    return f"{low:.1f} to {high:.1f}"
+def _cells(row: dict) -> list[object]:
+    figures = [f"{row['step_ms']:.2f}", f"{row['rest_ms']:.1f}"]
+    ranges = [_range(row[key]) for key in ("rest_ms_range", "prefill_ms_range", "host_ms_range")]
+    return [row["C"], row["gear"], row["spans"], row["new_requests"], *figures, *ranges]
+
+
+def _range(found: list[float] | None) -> str | None:
+    return None if found is None else ", ".join(f"{v:.1f}" for v in dict.fromkeys(found))
 
 
 def _lines(path: Path) -> list[dict]:

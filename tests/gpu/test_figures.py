@@ -12,7 +12,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
-from figures.arrivals import rest  # noqa: E402 - the path comes first
+from figures.arrivals import host_ms, rest  # noqa: E402 - the path comes first
 from figures.steplog import StepLog  # noqa: E402
 from figures.switches import ranks, toggles  # noqa: E402
 from figures.windows import goal, summary, traces  # noqa: E402
@@ -126,3 +126,11 @@ def test_a_section_is_made_anew_and_the_prose_around_it_is_left_alone(tmp_path):
     )
     with pytest.raises(ValueError, match="must have one section 'b' between its markers, got 0"):
         fill(page, "b", [])
+
+
+def test_the_hosts_own_time_is_that_from_a_result_to_the_next_launch():
+    """Steps of 10 ms, launched 2 ms after each result; where a prefill was launched, nothing counts."""
+    log = StepLog.__new__(StepLog)
+    log.results = [(i / 100, 8, 8, 1) for i in range(6)]
+    log.launches = [(i / 100 + 0.002, 8, 0) for i in range(6) if i != 3]
+    assert host_ms(log, (0.0, 1.0)) == 2.0
