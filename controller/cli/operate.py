@@ -80,7 +80,7 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
         ("why", state["why"]),
         ("load", _load(load)),
         ("in force", "not known" if engine["link"] in SILENT else _schedule(depth["in_force"])),
-        ("in use", _arm(depth["in_use"])),
+        ("in use", _arm(depth["in_use"]) + (", a short probe" if depth["probing"] else "")),
         ("effect", _effect(state["effect"])),
         ("lease", _lease(lease)),
         ("engine", f"{engine['link']}: {engine['detail']}"),
