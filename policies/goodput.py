@@ -22,7 +22,7 @@ from policies.drift import DriftParams
 from policies.explain import describe, explain, forecast
 from policies.gears import ColdLedger
 from policies.load import Load
-from policies.probing import ProbeParams, Prober
+from policies.probing import ProbeParams, Prober, Ran
 from policies.selection import choose
 from policies.soundness import MAX_COUNT, elapsed_s, finite, sound_cells
 from policies.step_cost import KNOTS, StepCost, StepCostParams, bucket_index, ordered
@@ -46,6 +46,8 @@ CLEAN_SHARE_PRIOR = 0.2
 """Share of requests in a probe from cold whose draft cache is in step, until measured."""
 MAX_PREFILL_SHARE = 0.5
 """Prefill batches per decode step above which no probe is run, unless that is usual."""
+STORM_S = 3.0
+"""Half-life of what is usual; so a storm of prefills lasts a few seconds, then it is the load."""
 CONTENT_FACTOR = 5.0
 """With the objective met, a change must bring this many times `min_gain`."""
 MATERIAL, MATERIAL_AHEAD = 0.001, 0.005
@@ -93,10 +95,11 @@ class Goodput:
         self._current: Schedule | None = None
         self._clock_s = 0.0
         self._now_s: float | None = None
+        self._tick_s = 0.0
         self._epoch: int | None = None
         self._batch_before = 0.0
         self._clean_share = CLEAN_SHARE_PRIOR
-        self._probe_steps = 0.0
+        self._ran = Ran(0.0, 0.0, 0.0)
         self._clean_steps = 0.5
         self._steps_seen = 2.0
         self._prefills_per_step: float | None = None
@@ -115,6 +118,7 @@ class Goodput:
         regime = self._regime(observation, incumbent)
         chosen, saving = self._choose(regime, incumbent)
         chosen = settle(chosen, saving, incumbent, self.outlook, self.models.load)
+        self._follow_probe(chosen)
         probe = self._probe(observation, cells, chosen)
         self._current = self.outlook.schedule(chosen)
         return self._decision(observation, regime, incumbent, chosen, probe)
@@ -125,7 +129,7 @@ class Goodput:
         if observation.engine_epoch != self._epoch:
             self._epoch = observation.engine_epoch
             self.prober.abandon()
-        dt_s = elapsed_s(self._now_s, observation.now_s)
+        self._tick_s = dt_s = elapsed_s(self._now_s, observation.now_s)
         self._now_s = finite(observation.now_s, -MAX_COUNT) or self._now_s
         self._clock_s += dt_s
         seconds = [self.models.cost.seconds(cell) for cell in cells]
@@ -142,28 +146,33 @@ class Goodput:
     def _account_probe(
         self, observation: Observation, cells: Sequence[CellDelta], seconds: Sequence[float]
     ) -> None:
-        """Book the seconds of the pending probe's steps, and see whether it is through."""
-        pending, steps, spent_s = self.prober.pending, 0.0, 0.0
-        if pending is not None:
-            probe = pending.probe
-            mine = [
-                (c.steps, s, c.timed_steps + c.after_prefill_steps)
-                for c, s in zip(cells, seconds, strict=True)
-                if c.arm == probe.arm and probe.min_batch_size <= c.batch_bucket <= probe.max_batch_size
-            ]
-            seen = sum(n for n, _, _ in mine)
-            told = finite(observation.probe_steps)
-            steps = seen if told is None else min(told, seen)
-            spent_s = sum(s for _, s, _ in mine) * steps / seen if seen else 0.0
-        self.prober.account(spent_s, sum(seconds))
-        self._probe_steps = steps
-        if pending is not None:
-            arm_now = self._current.arm_for(KNOTS[pending.bucket]) if self._current else None
-            timed = sum(n for _, _, n in mine)
-            mean_s = 1.0 / self.models.survival.changes.per_s
-            self.prober.progress(
-                steps, timed, self._clock_s, arm_now, mean_s / self.params.probe.looks_per_change
-            )
+        """Book the seconds of the pending probe's steps."""
+        pending, decode_s = self.prober.pending, sum(seconds)
+        busy_s = self._tick_s if cells else 0.0
+        if pending is None:
+            self.prober.account(0.0, decode_s)
+            self._ran = Ran(0.0, 0.0, busy_s)
+            return
+        probe = pending.probe
+        mine = [
+            (c.steps, s, c.timed_steps + c.after_prefill_steps)
+            for c, s in zip(cells, seconds, strict=True)
+            if c.arm == probe.arm and probe.min_batch_size <= c.batch_bucket <= probe.max_batch_size
+        ]
+        seen = sum(n for n, _, _ in mine)
+        told = finite(observation.probe_steps)
+        steps = seen if told is None else min(told, seen)
+        self.prober.account(sum(s for _, s, _ in mine) * steps / seen if seen else 0.0, decode_s)
+        self._ran = Ran(steps, sum(n for _, _, n in mine), busy_s)
+
+    def _follow_probe(self, chosen: Indices) -> None:
+        """See whether the pending probe is through, and whether it changed anything."""
+        pending, outlook = self.prober.pending, self.outlook
+        if pending is None or outlook is None:
+            return
+        arm_now = outlook.arms[int(chosen[size_index(KNOTS[pending.bucket])])]
+        mean_s = 1.0 / self.models.survival.changes.per_s
+        self.prober.progress(self._ran, self._clock_s, arm_now, mean_s / self.params.probe.looks_per_change)
 
     def _learn_clean_steps(self, cells: Sequence[CellDelta]) -> None:
         steps = sum(cell.steps for cell in cells)
@@ -174,12 +183,12 @@ class Goodput:
 
     def _learn_crossings(self, observation: Observation) -> None:
         switches = finite(observation.switches)
-        if switches is not None and self._probe_steps == 0:
+        if switches is not None and not self._ran.steps:
             self.models.load.observe_switches(observation.in_force, switches)
 
     def _learn_clean_share(self, cells: Sequence[CellDelta]) -> None:
         """While off is cold, few requests of a probe's batch have a draft cache in step: how many?"""
-        if self._current is None or not self._probe_steps:
+        if self._current is None or not self._ran.steps:
             return
         for cell in cells:
             cold = self._current.arm_for(cell.batch_bucket).gear in (Gear.COLD, Gear.FROZEN)
@@ -229,7 +238,10 @@ class Goodput:
         clean = (self._clean_share if cold else 1.0, self._clean_steps)
         hurdle = (self.params.min_gain, self.params.confidence)
         horizon_s = min(self.params.probe.horizon_s, 1.0 / self.models.survival.changes.per_s)
-        view = prospect(self.models, outlook, chosen, batch, clean, horizon_s=horizon_s, hurdle=hurdle)
+        waiting = bool(finite(observation.queue_reqs))
+        view = prospect(
+            self.models, outlook, chosen, batch, clean, horizon_s=horizon_s, hurdle=hurdle, waiting=waiting
+        )
         bucket = load.current_bucket
         return self.prober.propose(view, self._clock_s, bucket_index(batch) if bucket is None else bucket)
 
@@ -251,9 +263,10 @@ class Goodput:
         return not (idle_queue and draining) and not self._near_objective(batch)
 
     def _prefill_storm(self, per_step: float) -> bool:
-        """Far more prefills per decode step than usual; where they are always many, nothing is unusual."""
+        """Far more prefills per decode step than of late; where they are always many, nothing is unusual."""
         usual = self._prefills_per_step
-        self._prefills_per_step = per_step if usual is None else usual + 0.05 * (per_step - usual)
+        share = 1.0 - 2.0 ** (-self._tick_s / STORM_S)
+        self._prefills_per_step = per_step if usual is None else usual + share * (per_step - usual)
         return per_step > MAX_PREFILL_SHARE and usual is not None and per_step > 2 * usual
 
     def _near_objective(self, batch: float) -> bool:

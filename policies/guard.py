@@ -42,8 +42,8 @@ class ChangeGuard(Guard):
             verdict = self.judge(proposal, self.current, observation)
             if verdict is not None:
                 return verdict
+            self.changed(observation)
         self.current = proposal.schedule
-        self.changed(observation)
         return proposal
 
     def judge(self, proposal: Decision, current: Schedule, observation: Observation) -> Decision | None:
@@ -51,5 +51,5 @@ class ChangeGuard(Guard):
         raise NotImplementedError
 
     def changed(self, observation: Observation) -> None:
-        """Called whenever a new schedule is let through."""
+        """Called whenever a change is let through."""
         raise NotImplementedError

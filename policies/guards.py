@@ -7,6 +7,7 @@ release.  Guards keep state from observations and from their own decisions only.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
@@ -138,7 +139,7 @@ class Dwell(ChangeGuard):
         super().__init__(inner)
         self._down_s = down_s
         self._up_s = up_s
-        self._changed_s = 0.0
+        self._changed_s = -math.inf
 
     def judge(self, proposal: Decision, current: Schedule, observation: Observation) -> Decision | None:
         """Hold until the dwell time of this direction is over."""

@@ -20,6 +20,8 @@ from policies.types import CellDelta, Schedule
 Floats = npt.NDArray[np.float64]
 
 MEMORY_S, MEMORY_STEPS = 120.0, 20000.0
+PRIOR_IDLE_S = 20.0
+"""As if the server had been idle for so long before: what is not known yet is not spent ahead."""
 PRIOR_STEPS = 1000.0
 PRIOR_CROSSINGS = 3.0
 """Weight of the belief that ticks show every crossing, in crossings."""
@@ -34,8 +36,7 @@ class Load:
         """Mean batch size within each bucket."""
         self.latest = np.zeros(len(KNOTS))
         """Decode steps of the latest tick that had any."""
-        self.activity = 1.0
-        """Share of the time that is spent in decode steps."""
+        self._busy_s, self._watched_s = 0.0, PRIOR_IDLE_S
         self.step_s = 0.01
         """Mean seconds of a decode step."""
         self._steps = 0.0
@@ -51,8 +52,9 @@ class Load:
     def observe(self, cells: Sequence[CellDelta], seconds: Sequence[float], dt_s: float) -> None:
         """Take one tick; `seconds` are the decode seconds of each cell."""
         if dt_s > 0:
-            share = min(1.0, sum(seconds) / dt_s)
-            self.activity += (1.0 - 2.0 ** (-dt_s / MEMORY_S)) * (share - self.activity)
+            fade = 2.0 ** (-dt_s / MEMORY_S)
+            self._busy_s = self._busy_s * fade + min(dt_s, sum(seconds))
+            self._watched_s = self._watched_s * fade + dt_s
         steps = sum(cell.steps for cell in cells)
         if steps <= 0:
             return
@@ -97,6 +99,11 @@ class Load:
         fade = 2.0 ** (-shown / 100.0)
         self._switched = self._switched * fade + switches
         self._shown = self._shown * fade + shown
+
+    @property
+    def activity(self) -> float:
+        """Share of the time that is spent in decode steps, 0..1."""
+        return self._busy_s / self._watched_s
 
     @property
     def current_bucket(self) -> int | None:

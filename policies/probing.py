@@ -16,7 +16,7 @@ given that of the arm in force, and the acceptance of positions that the arm in 
 The variance of acceptance that was not seen for a while grows with the learned rate of change
 (`acceptance.py`), so an arm becomes worth another look by itself, sooner where the world changes often.
 
-Bounds: the time of all probes stays within `share` of decode time (plus a start-up loan counted in steps);
+Bounds: the time of all probes stays within `share` of decode time (plus a loan after a start, on the next hour);
 after each probe that changed nothing the arm rests in that bucket, twice as long each time, no longer
 than the mean time between changes of acceptance divided by `looks_per_change`; a drift alarm ends all rests.
 """
@@ -35,7 +35,11 @@ from policies.types import Arm, Probe
 
 Floats = npt.NDArray[np.float64]
 FIRST = 1e6
-"""Added to the value of a probe of off that was never timed: off is where a mistake is mended."""
+"""Added to the value of a probe of off where it was never timed nearby.
+
+What off costs is the one thing that must not rest on a prior: it is where every mistake is mended, and
+how it compares to drafting depends on kernels that no prior knows.
+"""
 
 Indices = npt.NDArray[np.intp]
 
@@ -48,9 +52,12 @@ class ProbeParams:
     """How much may be spent on learning."""
 
     share: float = 0.006
-    """Greatest share of decode time, 0..1 (0: never probe).  Below 0.01, which leaves room for the loan."""
-    loan_steps: float = 64.0
-    """Decode steps that may be spent ahead of the share after a start: 8 for each of eight arms."""
+    """Greatest share of decode time, 0..1 (0: never probe) ..."""
+    loan_share: float = 0.004
+    """... and of the decode time of the `loan_s` to come, at the present activity, which may be spent ahead
+    after a start, 0..1.  Together 0.01: over any time longer than `loan_s` probes stay below 1 %."""
+    loan_s: float = 3600.0
+    """See `loan_share`, > 0."""
     bursts: tuple[int, ...] = (4, 8, 16, 32, 64)
     """Burst lengths to choose from, in decode steps, >= 4 each."""
     rest_s: float = 5.0
@@ -61,16 +68,17 @@ class ProbeParams:
     """A rest is never longer than the mean time between drift alarms over this, > 0."""
     horizon_s: float = 1800.0
     """How long a finding is expected to stay of use, > 0; less when acceptance changes more often."""
-    patience_s: float = 30.0
-    """A probe whose batch sizes do not come up for so long is dropped, > 0."""
+    patience_s: float = 2.0
+    """A probe whose batch sizes do not come up for so long, while others do, is dropped, > 0."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values out of range."""
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share must be within 0..1, got {self.share!r}")
+        for name in ("share", "loan_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be within 0..1, got {getattr(self, name)!r}")
         if not self.bursts or any(n < 4 for n in self.bursts):
             raise ValueError(f"bursts must be step counts >= 4, got {self.bursts!r}")
-        for name in ("rest_s", "looks_per_change", "horizon_s", "patience_s"):
+        for name in ("loan_s", "rest_s", "looks_per_change", "horizon_s", "patience_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
         if self.max_rest_s < self.rest_s:
@@ -86,6 +94,10 @@ class Prospect:
     """Expected log-goodput above the arm in force, <= 0 for most."""
     cost_variance: Floats
     """Variance of log step time, given that of the arm in force."""
+    floor_variance: float
+    """The part of it that no timing removes."""
+    tie: Floats
+    """Share of it that timing the arm at the present batch size can settle, 0..1."""
     cost_noise: Floats
     """Relative variance of a single timed step."""
     gradient: Floats
@@ -105,7 +117,7 @@ class Prospect:
     horizon_s: float
     """Decode seconds that a finding will be of use."""
     first: npt.NDArray[np.bool_]
-    """Arms that come before all others: off, while it was never timed."""
+    """Arms that come before all others, whatever their value: off, where it was never timed nearby."""
     share: Floats
     """Share of decode time by size, weighed down with distance from the present batch size."""
     step_s: Floats
@@ -113,8 +125,8 @@ class Prospect:
     min_gain: float
     confidence: float
     """What a change will have to bring: log-goodput, and standard errors."""
-    mean_step_s: float
-    """Mean seconds of a decode step over all load."""
+    activity: float
+    """Share of the time that is spent in decode steps."""
     here: int
     """The size that stands for the present batch."""
     chosen: Indices
@@ -136,9 +148,21 @@ class Pending:
     probe: Probe
     bucket: int
     arm_before: Arm
-    since_s: float
+    waited_s: float = 0.0
+    """Time with decode steps, none of them its own."""
     steps: float = 0.0
     timed: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What the pending probe did in a tick."""
+
+    steps: float
+    timed: float
+    """Those of its steps whose time is known."""
+    busy_s: float
+    """Length of the tick, if anything was decoded in it."""
 
 
 class Prober:
@@ -162,20 +186,19 @@ class Prober:
         self.spent_s += probe_s
         self.decode_s += decode_s
 
-    def progress(self, steps: float, timed: float, now_s: float, arm_now: Arm | None, cap_s: float) -> None:
-        """`steps` more probe steps were made, of which `timed` were clean; `cap_s` bounds the rest.
+    def progress(self, ran: Ran, now_s: float, arm_now: Arm | None, cap_s: float) -> None:
+        """See whether the pending probe is through, after a tick; `cap_s` bounds the rest.
 
         `arm_now` is the arm now chosen in the probe's bucket.
         """
         pending = self.pending
         if pending is None:
             return
-        pending.steps += steps
-        pending.timed += timed
-        if steps > 0:
-            pending.since_s = now_s
+        pending.steps += ran.steps
+        pending.timed += ran.timed
+        pending.waited_s = 0.0 if ran.steps else pending.waited_s + ran.busy_s
         done = pending.steps >= pending.probe.burst_steps
-        if not done and now_s - pending.since_s < self.params.patience_s:
+        if not done and pending.waited_s < self.params.patience_s:
             return
         self._last, self.pending = pending.probe, None
         key = (pending.bucket, pending.probe.arm)
@@ -183,7 +206,7 @@ class Prober:
             for known in [k for k in self._rests if k[0] == pending.bucket]:
                 del self._rests[known]
             return
-        if done and pending.timed < 1:  # nothing was learned: not an answer
+        if pending.timed < 1:  # nothing was learned: not an answer
             return
         rest = self._rests.get(key, Rest(0.0, self.params.rest_s))
         pause_s = min(rest.next_s, self.params.max_rest_s, max(self.params.rest_s, cap_s))
@@ -194,14 +217,15 @@ class Prober:
         self.pending = None
 
     def propose(self, prospect: Prospect, now_s: float, bucket: int) -> Probe | None:
-        """The probe to run now: the pending one, else the one of the greatest net value above 0."""
+        """The probe to run now: the pending one, else the one of the greatest net value above its price."""
         if self.pending is not None:
             return self.pending.probe
-        best, best_value = None, 0.0
-        free_s = self._free_s(min(prospect.mean_step_s, float(prospect.step_s.min())))
+        purse_s = self._purse_s(prospect.activity)
+        free_s = purse_s - self.spent_s
+        best, best_value, price = None, 0.0, self._price(prospect, purse_s)
         for n in self._bursts(prospect.clean_steps):
-            value = self._net_value(prospect, n)
-            value = np.where(prospect.first & (value > 0), value + FIRST, value)
+            value = self._net_value(prospect, n) - price * n * prospect.step_s
+            value = np.where(prospect.first, FIRST + value, value)
             value[prospect.step_s * n > free_s] = -math.inf
             for a in np.argsort(-value):
                 if value[a] <= best_value:
@@ -220,21 +244,32 @@ class Prober:
         return enough or [max(self.params.bursts)]
 
     def _start(self, prospect: Prospect, a: int, n: int, now_s: float, bucket: int) -> Probe | None:
-        low = KNOTS[max(0, bucket - 1)]
+        low = 1 if prospect.first[a] else KNOTS[max(0, bucket - 1)]
         high = KNOTS[min(len(KNOTS) - 1, bucket + 2)] - 1
         probe = Probe(prospect.arms[a], n, n, low, max(low, high), 1)
         if probe == self._last:  # an identical plan would count as a renewal: leave one tick between
             self._last = None
             return None
         before = prospect.arms[int(prospect.chosen[prospect.here])]
-        self.pending = Pending(probe, bucket, before, now_s)
+        self.pending = Pending(probe, bucket, before)
         self.probes += 1
         return probe
 
-    def _free_s(self, step_s: float) -> float:
+    def _purse_s(self, activity: float) -> float:
+        """Seconds that all probes up to now may take together."""
         p = self.params
-        loan_s = p.loan_steps * step_s if p.share > 0 else 0.0
-        return loan_s + p.share * self.decode_s - self.spent_s
+        return p.share * self.decode_s + (p.loan_share * p.loan_s * activity if p.share > 0 else 0.0)
+
+    def _price(self, prospect: Prospect, purse_s: float) -> float:
+        """What a second of probing must bring: the more, the emptier the purse.
+
+        The threshold of the online knapsack problem (Chakrabarty, Zhou & Lukose, WWW 2008), U^z / e with z
+        the share of the purse that is spent and U the most that a second of probing can bring.  So what is
+        worth little does not use up what a better occasion will need.
+        """
+        most = max(math.e, prospect.horizon_s / (min(self.params.bursts) * float(prospect.step_s.min())))
+        spent = min(1.0, self.spent_s / purse_s) if purse_s > 0 else 1.0
+        return float(most**spent / math.e)
 
     def _may_probe(self, prospect: Prospect, a: int, now_s: float, bucket: int) -> bool:
         if a == int(prospect.chosen[prospect.here]):
@@ -243,10 +278,12 @@ class Prober:
         return rest is None or now_s >= rest.until_s
 
     def _net_value(self, prospect: Prospect, n: int) -> Floats:
-        """Seconds gained minus seconds lost, per second of a burst of `n` steps, by arm."""
+        """Seconds gained minus seconds lost by a burst of `n` steps, by arm."""
         samples = (n - 1) * prospect.clean_steps
         timed = prospect.cost_noise / max(1.0, samples)
-        moved = prospect.cost_variance**2 / (prospect.cost_variance + timed)
+        open_variance = np.maximum(0.0, prospect.cost_variance - prospect.floor_variance)
+        open_here = open_variance[prospect.here]
+        moved = open_variance * prospect.tie * open_here / (open_here + timed)
         learned = prospect.p_variance**2 / (prospect.p_variance + prospect.p_noise / n)
         squared = prospect.gradient**2
         moved = moved + np.einsum("gaj,aj,j->ga", prospect.hidden, squared, learned)
@@ -260,8 +297,7 @@ class Prober:
         delta = prospect.delta[prospect.here]
         lost = n * prospect.step_s * np.maximum(0.02, 1.0 - np.exp(np.minimum(0.0, delta)))
         lost = lost + prospect.aftermath_s + prospect.step_s[prospect.chosen[prospect.here]]
-        net = prospect.horizon_s * min(1.0, samples / SAMPLES) * gained - lost
-        return np.asarray(net / (n * prospect.step_s))
+        return np.asarray(prospect.horizon_s * min(1.0, samples / SAMPLES) * gained - lost)
 
 
 def gain_above(delta: Floats, sd: Floats, hurdle: Floats) -> Floats:
@@ -277,6 +313,9 @@ def normal_cdf(z: Floats) -> Floats:
 
 
 def present_share(shares: Floats, sizes: Sequence[float], batch_size: float) -> Floats:
-    """Shares of decode time, halved with every octave from the present batch size."""
+    """Shares of decode time, halved with every octave from the present batch size.
+
+    When the load is there, the arm can be timed there, which says more.
+    """
     distance = np.abs(np.log2(np.asarray(sizes) / max(1.0, batch_size)))
     return np.asarray(shares * 2.0**-distance)

@@ -12,11 +12,11 @@ x ties
   dearer" to "twice as dear": between memory-bound and compute-bound decoding), wide enough for the
   staircase of CUDA-graph batch sizes;
 - an arm to its neighbour in the order cold, warm, depth 1, 2, ...: the logarithm of the ratio of their
-  times is a stationary process along b (Ornstein-Uhlenbeck: it may drift, over 3 doublings, within its
-  deviation).  From one depth to another a step costs between nothing more (memory-bound) and as much
-  more as there are tokens to verify (compute-bound): 0.4 of the latter, give or take 0.15 per draft.  Off
-  and drafting may take different kernels: 0.1 give or take 0.5 from cold to warm, 0.05 give or take 0.2
-  from warm to depth 1;
+  times is a stationary process along b (Ornstein-Uhlenbeck: it may drift within its deviation, over the
+  ten doublings that the buckets span).  From one depth to another a step costs between nothing more (memory-bound) and as much
+  more as there are tokens to verify (compute-bound): 0.4 of the latter, give or take 0.15 per draft.  Warm
+  keeps the draft cache in step, cold does not: 0.1 give or take 0.1.  Off may take other kernels than
+  drafting, which verifies: 0.15 give or take 0.55 from off to depth 1;
 - levels only loosely: nothing is assumed about how fast the machine is.
 
 Logarithms make all of this relative, so no constant is tied to a machine.  Timed cells are Gaussian
@@ -52,9 +52,9 @@ OCTAVES = np.diff(np.log2(np.array(KNOTS, dtype=np.float64)))
 
 GROWTH_PER_OCTAVE, GROWTH_SD = 0.3, 0.35
 DEPTH_SHARE, DEPTH_SD = 0.4, 0.15
-DRAFT, DRAFT_SD = 0.05, 0.2
-KERNEL, KERNEL_SD = 0.1, 0.5
-REACH_OCTAVES = 3.0
+UPKEEP, UPKEEP_SD = 0.1, 0.1
+KERNEL, KERNEL_SD = 0.15, 0.55
+REACH_OCTAVES = 10.0
 ROUGH_CV2 = 0.1**2
 ANCHOR_S, ANCHOR_SD = 0.02, 4.0
 
@@ -126,6 +126,8 @@ class Timing:
     batch: float
     context: float | None
     """Context tokens per request; `None`: not told."""
+    rough: bool = False
+    """From steps after prefills: `cv2` is not known."""
 
 
 def timing(cell: CellDelta) -> Timing | None:
@@ -155,7 +157,7 @@ def _rough_timing(cell: CellDelta) -> Timing | None:
     n = cell.after_prefill_steps
     if n < 1 or cell.after_prefill_seconds <= 0 or cell.steps < 1 or cell.request_steps < 1:
         return None
-    return Timing(n / 2, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None)
+    return Timing(n / 2, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None, rough=True)
 
 
 def bucket_index(batch_size: float) -> int:
@@ -205,10 +207,10 @@ def ratio(one: Arm, other: Arm) -> tuple[float, float]:
     if one.gear is Gear.FROZEN:
         mean, variance = 0.0, 0.02**2
     if one.gear is not Gear.WARM and other.gear in (Gear.WARM, Gear.ON):
-        mean, variance = mean + KERNEL, variance + KERNEL_SD**2
+        mean, variance = mean + UPKEEP, variance + UPKEEP_SD**2
     if other.depth:
-        mean += DRAFT + DEPTH_SHARE * math.log((other.depth + 1) / 2)
-        variance += DRAFT_SD**2 + DEPTH_SD**2 * (other.depth - 1)
+        mean += KERNEL + DEPTH_SHARE * math.log((other.depth + 1) / 2)
+        variance += KERNEL_SD**2 + DEPTH_SD**2 * (other.depth - 1)
     return mean, math.sqrt(variance)
 
 
@@ -231,6 +233,8 @@ class CostField:
     """Of the arms at one knot, knots x arms x arms."""
     to_next: Floats
     """Of the arms at one knot with those at the next, (knots - 1) x arms x arms."""
+    along: Floats
+    """Of each arm at one knot with itself at another, knots x knots x arms."""
 
     def at(self, batch_sizes: Sequence[float]) -> tuple[Floats, Floats]:
         """Mean log seconds (sizes x arms) and covariances (sizes x arms x arms), interpolated."""
@@ -242,6 +246,24 @@ class CostField:
         crossed = self.to_next[i] + self.to_next[i].swapaxes(1, 2)
         spread = (1 - w) ** 2 * self.covariance[i] + w**2 * self.covariance[i + 1] + w * (1 - w) * crossed
         return mean, spread
+
+    def tie(self, batch_sizes: Sequence[float], batch_size: float) -> Floats:
+        """Squared correlation of each arm's log seconds at `batch_sizes` with that at `batch_size`: sizes x arms.
+
+        The share of what is open there that timing the arm here can settle.
+        """
+        to, here = _weights(batch_sizes), _weights([batch_size])[0]
+        joint = np.einsum("gk,kla,l->ga", to, self.along, here)
+        own = np.einsum("gk,kla,gl->ga", to, self.along, to, optimize=True)
+        return np.asarray(joint**2 / (own * np.einsum("k,kla,l->a", here, self.along, here)))
+
+
+def _weights(batch_sizes: Sequence[float]) -> Floats:
+    """Of the knots in an interpolated value: sizes x knots."""
+    weights = np.zeros((len(batch_sizes), len(KNOTS)))
+    for row, (k, w) in zip(weights, map(interpolation, batch_sizes), strict=True):
+        row[k], row[k + 1] = 1 - w, w
+    return weights
 
 
 class StepCost:
@@ -295,6 +317,7 @@ class StepCost:
             (covariance @ shift).reshape(shape),
             np.einsum("kakb->kab", every),
             np.asarray(every[knots, :, knots + 1, :], dtype=np.float64),
+            np.einsum("kala->kla", every),
         )
         exponents = np.clip(np.diff(self._field.log_s, axis=0) / OCTAVES[:, None], 0.0, 1.5).tolist()
         self._exponents = {(k, arm): row[a] for k, row in enumerate(exponents) for a, arm in enumerate(chain)}
@@ -316,7 +339,7 @@ class StepCost:
     def noise(self, arm: Arm, bucket: int) -> float:
         """Squared relative deviation of a single step of `arm`."""
         known = self.cells.get((bucket, arm))
-        return known.cv2 + 1e-6 if known else self.params.noise**2
+        return known.cv2 + 1e-6 if known else self._usual_cv2(bucket)
 
     def timed_steps(self, arm: Arm, bucket: int | None = None) -> float:
         """Remembered timed steps of `arm`, in one bucket (its index) or in all."""
@@ -387,7 +410,8 @@ class StepCost:
         context = seen.context if seen.context is not None else known.context if known else self.context
         seen = dataclasses.replace(seen, context=context)
         if known is None:
-            cv2 = (self.params.noise**2 * 4 + seen.cv2 * seen.steps) / (4 + seen.steps)
+            usual = self._usual_cv2(k)
+            cv2 = usual if seen.rough else (usual * 4 + seen.cv2 * seen.steps) / (4 + seen.steps)
             self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, context)
             return False
         expected = self._expected(k, arm, known, seen)
@@ -395,8 +419,16 @@ class StepCost:
         residual = math.log(seen.mean_s / expected)
         self._learn_slope(arm, known, seen, residual, error)
         alarm = self._cusum.setdefault(arm, Cusum(self._drift)).update(residual / error)
+        if seen.rough:
+            seen = dataclasses.replace(seen, cv2=seen.steps * residual**2)
         self._blend(known, seen, min(seen.mean_s, expected * math.exp(5 * error)), dt_s)
         return alarm
+
+    def _usual_cv2(self, k: int) -> float:
+        """How the steps of an arm that was never timed in bucket `k` scatter: as those of the others do."""
+        known = [(c.weight, c.cv2) for (bucket, _), c in self.cells.items() if bucket == k]
+        weight = sum(w for w, _ in known)
+        return (self.params.noise**2 * 4 + sum(w * cv2 for w, cv2 in known)) / (4 + weight)
 
     def _expected(self, k: int, arm: Arm, known: Cell, seen: Timing) -> float:
         """The cell's mean moved to the batch size and the context of this tick."""

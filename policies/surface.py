@@ -29,6 +29,10 @@ Indices = npt.NDArray[np.intp]
 STARTS, SIZES = grid()
 KNOWN_STEPS = 0.75
 """Timed steps without which an arm is not chosen."""
+NEARBY = 2
+"""Buckets (about an octave) within which what was timed says enough to let values decide."""
+WORTH = 0.1
+"""Share of decode time near the present batch size that makes it worth to try off once for certain."""
 UNSEEN_SHARE = 1e-4
 """Weight of a batch size that has not occurred."""
 SPREAD = np.array([0.02, 0.04, 0.09, 0.7, 0.09, 0.04, 0.02])
@@ -133,10 +137,31 @@ def nearby(share: Floats) -> Floats:
     return np.convolve(share, SPREAD, mode="same")
 
 
+def _must_try(
+    models: Models, outlook: Outlook, bucket: int, share: float, *, waiting: bool
+) -> npt.NDArray[np.bool_]:
+    """Off, where it must be tried once for certain.
+
+    At first anywhere.  Then where the load is high (requests wait, so the batch will not shrink soon, which
+    makes a spell of cold cheap), often so, and off was not timed nearby.
+    """
+    first = is_first_off(outlook.arms)
+    if waiting and share >= WORTH:
+        return np.asarray(first & ~_timed_nearby(models, outlook.arms, bucket))
+    return np.asarray(first & ~outlook.known)
+
+
+def _timed_nearby(models: Models, arms: Sequence[Arm], bucket: int) -> npt.NDArray[np.bool_]:
+    """Whether each arm was timed at most `NEARBY` buckets away."""
+    near = range(max(0, bucket - NEARBY), bucket + NEARBY + 1)
+    return np.array([any(models.cost.timed_steps(arm, k) >= KNOWN_STEPS for k in near) for arm in arms])
+
+
 def is_first_off(arms: Sequence[Arm]) -> npt.NDArray[np.bool_]:
-    """The gear of off that does the least work and still prefills drafts."""
+    """The gear of off that is tried first: warm, which harms no request, else the least work that prefills."""
     off = [arm for arm in arms if arm.depth == 0 and arm.gear is not Gear.FROZEN]
-    return np.array([bool(off) and arm == off[0] for arm in arms])
+    first = next((arm for arm in off if arm.gear is Gear.WARM), off[0] if off else None)
+    return np.array([arm == first for arm in arms])
 
 
 def surface(models: Models, outlook: Outlook, incumbent: Indices) -> Surface:
@@ -166,11 +191,12 @@ def prospect(
     *,
     horizon_s: float,
     hurdle: tuple[float, float],
+    waiting: bool,
 ) -> Prospect:
     """The outlook as `probing.Prober` takes it, for a probe at the present batch size.
 
     `clean`: shares of requests with their draft cache in step, and of decode steps that get timed.
-    `hurdle`: log-goodput and standard errors that a change is asked for.
+    `hurdle`: log-goodput and standard errors that a change is asked for.  `waiting`: whether requests wait.
     """
     clean_share, clean_steps = clean
     here, bucket = size_index(batch), bucket_index(batch)
@@ -179,6 +205,7 @@ def prospect(
     reached = np.concatenate(([1.0], np.cumprod(p)[:-1]))
     requests = np.maximum(1e-3, batch * clean_share * reached)
     depths = np.array([arm.depth for arm in outlook.arms])
+    share = present_share(models.load.shares(STARTS), SIZES, batch)
     positions = np.arange(1, len(p) + 1)
     shown = positions[None, :] <= depths[chosen][:, None]
     hidden = (~shown[:, None, :] & (positions <= depths[:, None])[None, :, :]).astype(np.float64)
@@ -186,6 +213,8 @@ def prospect(
         arms=outlook.arms,
         delta=outlook.log_rate - outlook.log_rate[g, chosen][:, None],
         cost_variance=outlook.cost_variance_given(chosen),
+        floor_variance=models.cost.params.floor**2,
+        tie=outlook.field.tie(SIZES, batch),
         cost_noise=np.array([[models.cost.noise(arm, bucket) for arm in outlook.arms]]),
         gradient=outlook.yields.gradient,
         hidden=hidden,
@@ -195,12 +224,12 @@ def prospect(
         aftermath_share=_aftermath_share(models, outlook.arms, outlook.arms[int(chosen[here])], here),
         aftermath_s=_aftermath_s(models, outlook.arms, outlook.arms[int(chosen[here])]),
         horizon_s=horizon_s * models.load.activity,
-        first=~outlook.known & (depths == 0) & is_first_off(outlook.arms),
-        share=present_share(models.load.shares(STARTS), SIZES, batch),
+        first=_must_try(models, outlook, bucket, float(share.sum()), waiting=waiting),
+        share=share,
         step_s=np.exp(outlook.field.at([batch])[0][0]),
         min_gain=hurdle[0],
         confidence=hurdle[1],
-        mean_step_s=models.load.step_s,
+        activity=models.load.activity,
         here=here,
         chosen=chosen,
     )

@@ -24,8 +24,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -68,6 +67,26 @@ def install(register: Callable[[str, Original], None], status: PlainDecodeStatus
     register(compat.RESOLVE_SEQ_LENS, hooks.around_resolve_seq_lens)
 
 
+class Shortcut:
+    """`with shortcut as usable:` gives whether it may be taken, and asks `survived` about what it raises.
+
+    A class and not a generator: some are entered at every step, and this costs a fifth.
+    """
+
+    __slots__ = ("_name", "_off", "_survived")
+
+    def __init__(self, name: str, off: set[str], survived: Callable[[str, Exception], bool]) -> None:
+        self._name = name
+        self._off = off
+        self._survived = survived
+
+    def __enter__(self) -> bool:
+        return self._name not in self._off
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        return isinstance(error, Exception) and self._survived(self._name, error)
+
+
 class PlainDecodeHooks:
     """The functions that go around SGLang's in one scheduler process, which has one such worker."""
 
@@ -76,6 +95,13 @@ class PlainDecodeHooks:
         self._guard = guard
         self._zero: DepthZero | None = None
         self._off: set[str] = set()
+        self._counted_lengths, self._deferred_extend, self._frozen_prefill, self._greedy_root = (
+            self._shortcut(name)
+            for name in ("counted lengths", "deferred draft-extend", "frozen prefill", "greedy root")
+        )
+        self._shared_reads, self._verify_input = map(
+            self._shortcut, ("shared reads", "one-node verify input")
+        )
 
     # When the server starts
 
@@ -123,10 +149,10 @@ class PlainDecodeHooks:
         if zero is None or zero.worker is not worker or batch.forward_mode.is_idle():
             return original(worker, batch)
         self._count(zero.count_step, batch)
-        with self._shortcut("shared reads") as usable:
+        with self._shared_reads as usable:
             if usable:
                 zero.clear_shared_reads()
-        with self._shortcut("one-node verify input") as usable:
+        with self._verify_input as usable:
             if usable and zero.in_force:
                 return zero.tensors.verify_input(batch)
         return original(worker, batch)
@@ -136,7 +162,7 @@ class PlainDecodeHooks:
         zero = self._of(worker, batch)
         if zero is not None:
             self._count(zero.count_drafting_step, batch)
-            with self._shortcut("deferred draft-extend") as usable:
+            with self._deferred_extend as usable:
                 if usable:
                     zero.catch_up(worker._draft_extend_for_decode, batch)
             zero.drop_kept(batch)
@@ -154,14 +180,15 @@ class PlainDecodeHooks:
     ) -> Any:
         """A greedy root is its own answer."""
         zero = self._zero
-        with self._shortcut("greedy root") as usable:
-            if (
-                usable
-                and zero is not None
-                and kwargs.get("watermark_state") is None
-                and is_greedy_root(verify_input, batch, grammar_mask)
-            ):
-                return zero.tensors.accept_root(logits_output.next_token_logits)
+        if zero is not None and verify_input.draft_token_num == 1:
+            with self._greedy_root as usable:
+                if (
+                    usable
+                    and zero.root_may_be_argmax
+                    and kwargs.get("watermark_state") is None
+                    and is_greedy_root(verify_input, batch, grammar_mask)
+                ):
+                    return zero.tensors.accept_root(logits_output.next_token_logits)
         return original(verify_input, batch, logits_output, grammar_mask, *args, **kwargs)
 
     def around_draft_extend_for_decode(
@@ -173,7 +200,7 @@ class PlainDecodeHooks:
         if zero is None or gear == "on":
             return original(worker, batch, result, *args, **kwargs)
         if gear == "warm":
-            with self._shortcut("deferred draft-extend") as usable:
+            with self._deferred_extend as usable:
                 if usable and zero.can_defer():
                     if not zero.defer(partial(original, worker), batch, result):
                         self._draft_nothing(zero, batch, result)
@@ -190,7 +217,7 @@ class PlainDecodeHooks:
         if not batch.enable_overlap:
             for name, value in zero.tensors.draft_stub(batch.seq_lens.shape[0]).items():
                 setattr(result.next_draft_input, name, value)
-        with self._shortcut("shared reads") as usable:
+        with self._shared_reads as usable:
             if usable:
                 zero.publish_shared_reads()
 
@@ -211,7 +238,7 @@ class PlainDecodeHooks:
         if zero is not None:
             self._count(zero.count_prefill, batch)
             zero.drop_kept(batch)
-            with self._shortcut("frozen prefill") as usable:
+            with self._frozen_prefill as usable:
                 if usable and zero.prefill_gear() == "frozen":
                     return zero.tensors.draft_input(next_token_ids)
         return original(worker, batch, target_hidden_states, next_token_ids, *args, **kwargs)
@@ -243,7 +270,7 @@ class PlainDecodeHooks:
         """Fill in the lengths of the next launch from the count, when it is known, without waiting."""
         zero = self._zero
         if zero is not None and not args and not kwargs and _is_relayed(batch):
-            with self._shortcut("counted lengths") as usable:
+            with self._counted_lengths as usable:
                 if usable and zero.set_lengths(future_map, batch):
                     return None
         return original(future_map, batch, *args, **kwargs)
@@ -258,25 +285,25 @@ class PlainDecodeHooks:
         return zero
 
     def _count(self, count: Callable[[Any], None], batch: Any) -> None:
-        with self._shortcut("counted lengths") as usable:
+        with self._counted_lengths as usable:
             if usable:
                 count(batch)
 
-    @contextmanager
-    def _shortcut(self, name: str) -> Iterator[bool]:
-        """Gives whether `name` may be used; switches it off for good when it raises.
+    def _shortcut(self, name: str) -> Shortcut:
+        return Shortcut(name, self._off, self._survived)
+
+    def _survived(self, name: str, error: Exception) -> bool:
+        """Switch shortcut `name` off for good; called while `error` is being handled.
 
         Not when one of several ranks runs out of memory: what fails on this rank alone would leave the
         ranks with different collectives, and a crash is better than a hang.
         """
-        try:
-            yield name not in self._off
-        except Exception as error:
-            if _is_this_ranks_alone(error) and self._zero is not None and self._zero.several_ranks:
-                raise
-            self._off.add(name)
-            self._status.reason = f"switched off after a failure: {', '.join(sorted(self._off))} ({error!r})"
-            self._guard.failed(f"plain decoding: {name}")
+        if _is_this_ranks_alone(error) and self._zero is not None and self._zero.several_ranks:
+            return False
+        self._off.add(name)
+        self._status.reason = f"switched off after a failure: {', '.join(sorted(self._off))} ({error!r})"
+        self._guard.failed(f"plain decoding: {name}")
+        return True
 
 
 def _is_this_ranks_alone(error: Exception) -> bool:

@@ -32,6 +32,10 @@ class KeptCounts:
         self._step = -1
         self._kept: dict[int, tuple[int, int]] = {}
 
+    def __bool__(self) -> bool:
+        """Whether anything is kept of any slot."""
+        return bool(self._kept)
+
     def add(self, slots: Sequence[int]) -> int:
         """A step of `slots` is kept; returns its row of the ring."""
         self._step += 1

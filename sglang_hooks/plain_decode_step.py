@@ -19,6 +19,15 @@ class OneNodeTensors:
 
     def __init__(self, device: Any, topk: int, hidden: tuple[int | None, Any]) -> None:
         """`hidden`: width (None: the draft reads no hidden states) and dtype of what a draft starts from."""
+        import torch
+        from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
+        from sglang.srt.speculative.eagle_info import EagleDraftInput, EagleVerifyInput
+        from sglang.srt.utils.async_probe import sanitize_nan_logits
+
+        self._torch = torch
+        self._full = CaptureHiddenMode.FULL
+        self._make_draft_input, self._make_verify_input = EagleDraftInput, EagleVerifyInput
+        self._sanitize = sanitize_nan_logits
         self._device = device
         self._topk = topk
         self._hidden_size, self._hidden_dtype = hidden
@@ -28,8 +37,7 @@ class OneNodeTensors:
         """Make room for `rows` requests."""
         if rows <= self._rows:
             return
-        import torch
-
+        torch = self._torch
         rows = max(rows, 2 * self._rows)
         device = self._device
         self._index = torch.arange(rows, dtype=torch.long, device=device).unsqueeze(1)
@@ -51,13 +59,10 @@ class OneNodeTensors:
 
         As SGLang's `_build_trivial_verify_input`, but for a mask of one byte: decoding reads none.
         """
-        from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
-        from sglang.srt.speculative.eagle_info import EagleVerifyInput
-
         rows = batch.seq_lens.shape[0]
         self.reserve(rows)
         none = self._none[:rows]
-        return EagleVerifyInput(
+        return self._make_verify_input(
             draft_token=batch.spec_info.bonus_tokens,
             custom_mask=self._mask,
             positions=batch.seq_lens,
@@ -68,7 +73,7 @@ class OneNodeTensors:
             spec_steps=0,
             topk=self._topk,
             draft_token_num=1,
-            capture_hidden_mode=CaptureHiddenMode.FULL,
+            capture_hidden_mode=self._full,
             seq_lens_sum=None,
             seq_lens_cpu=None,
         )
@@ -79,13 +84,10 @@ class OneNodeTensors:
         Next token ids, tokens accepted per request (the bonus token alone: 1), and the index of the
         accepted node.
         """
-        import torch
-        from sglang.srt.utils.async_probe import sanitize_nan_logits
-
-        sanitize_nan_logits(logits, "verify: target model logits")
+        self._sanitize(logits, "verify: target model logits")
         rows = logits.shape[0]
         self.reserve(rows)
-        next_tokens = torch.argmax(logits, dim=-1).to(torch.int32)
+        next_tokens = self._torch.argmax(logits, dim=-1).to(self._torch.int32)
         return next_tokens, self._one[:rows], self._index_int32[:rows]
 
     def draft_stub(self, rows: int) -> dict[str, Any]:
@@ -104,9 +106,7 @@ class OneNodeTensors:
 
     def draft_input(self, next_tokens: Any) -> Any:
         """What the draft prefill of requests with these next tokens would return, without its run."""
-        from sglang.srt.speculative.eagle_info import EagleDraftInput
-
-        return EagleDraftInput(
+        return self._make_draft_input(
             **self.draft_stub(next_tokens.shape[0]),
             bonus_tokens=next_tokens,
             num_tokens_per_req=1,
@@ -115,13 +115,7 @@ class OneNodeTensors:
 
 
 def is_greedy_root(verify_input: Any, batch: Any, grammar_mask: Any) -> bool:
-    """Whether sampling is an argmax over untouched logits of a tree of one node, which every rank may take.
-
-    Not on AMD: there SGLang lets rank 0 decide for all, since their logits may differ in the last bit.
-    """
-    from sglang.srt.speculative.spec_utils import SIMULATE_ACC_LEN
-    from sglang.srt.utils import is_hip
-
+    """Whether sampling is an argmax over untouched logits of a tree of one node."""
     info = batch.sampling_info
     return (
         verify_input.draft_token_num == 1
@@ -132,6 +126,4 @@ def is_greedy_root(verify_input: Any, batch: Any, grammar_mask: Any) -> bool:
         and info.acc_additive_penalties is None
         and info.acc_scaling_penalties is None
         and info.logit_bias is None
-        and SIMULATE_ACC_LEN <= 0
-        and not is_hip()
     )

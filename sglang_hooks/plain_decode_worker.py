@@ -24,7 +24,9 @@ class DepthZero:
 
     def __init__(self, worker: Any) -> None:
         """Raises whatever reading the worker raises when it is not built as expected."""
+        from sglang.srt.speculative import spec_utils
         from sglang.srt.speculative.eagle_utils import get_draft_recurrent_hidden_state_spec
+        from sglang.srt.utils import is_hip
 
         self.worker = worker
         self.in_force = False
@@ -35,6 +37,8 @@ class DepthZero:
         self.lengths = KnownLengths() if _lengths_can_be_counted(worker) else None
         self.gears = ("warm", "cold", "frozen") if _draft_is_stateless(worker) else ("warm",)
         self._deferred: DeferredExtend | None = None
+        self._spec_utils = spec_utils
+        self._on_amd = is_hip()
 
     @property
     def runner(self) -> Any:
@@ -45,6 +49,15 @@ class DepthZero:
     def draft_runner(self) -> Any:
         """The draft's model runner."""
         return self.worker._draft_worker.draft_runner
+
+    @property
+    def root_may_be_argmax(self) -> bool:
+        """Whether every rank may take the argmax of its own logits.
+
+        Not on AMD: there SGLang lets rank 0 decide for all, since their logits may differ in the last bit.
+        Not while acceptance is simulated (SGLang's own benchmark knob, which may change while it serves).
+        """
+        return not self._on_amd and self._spec_utils.SIMULATE_ACC_LEN <= 0
 
     # Gears
 
@@ -95,14 +108,17 @@ class DepthZero:
 
     def catch_up(self, extend: Callable[[Any, Any], None], batch: Any) -> None:
         """Take in what is kept of `batch`, which is about to draft."""
-        deferred, slots = self._deferred, _slots(batch)
-        if deferred is not None and any(deferred.counts.of(slots)):
+        deferred = self._deferred
+        if deferred is None or not deferred.counts:
+            return
+        slots = _slots(batch)
+        if any(deferred.counts.of(slots)):
             deferred.take_in(extend, batch, slots, batch.spec_info, batch.seq_lens)
             self._set_draft_event(None)  # this step reads on, up to its own draft-extend
 
     def drop_kept(self, batch: Any) -> None:
         """Forget what is kept of `batch`: other tokens take its place, or none will be drafted from it."""
-        if self._deferred is not None:
+        if self._deferred is not None and self._deferred.counts:
             self._deferred.counts.drop(_slots(batch))
 
     def _width(self) -> int:

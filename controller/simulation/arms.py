@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from controller.simulation.cost_profile import OWN_OFF, PLAIN, SKIP_DRAFT_EXTEND, CostProfile
+from controller.simulation.cost_profile import OWN_OFF, PLAIN, SKIP_DRAFT_EXTEND, WARM, CostProfile
 
 Arm: TypeAlias = tuple[int, str]
 """Draft depth and gear (`on`, `warm`, `cold`), as the hook's schedule names them."""
@@ -20,14 +20,14 @@ OFF_COLD: Arm = (0, "cold")
 def arm_rows(profile: CostProfile, *, plain_decode: bool = True) -> dict[Arm, str]:
     """The arms that an engine with this profile has, each with its row; raises `ValueError` for none.
 
-    Off and warm is `depth_0`, SGLang's own off.  Off and cold is `plain` when the hook's plain decoding is
-    in force (`plain_decode`), else `depth_0_skip_draft_extend`.  `plain` stands for plain decoding although
-    some profiles hold a row of it (`depth_0_plain_decode`), because that row is from another measurement
-    session with another statistic; against its own baseline it was within 3 % of `plain`.
+    With the hook's plain decoding in force (`plain_decode`) off and cold is `plain`, and off and warm is
+    `off_warm`; without it they are `depth_0_skip_draft_extend` and `depth_0`, SGLang's own off.  A profile
+    that never measured the hook's warm gear has SGLang's own instead.
     """
     rows: dict[Arm, str] = {}
-    if OWN_OFF in profile.rows:
-        rows[OFF_WARM] = OWN_OFF
+    warm = WARM if plain_decode and WARM in profile.rows else OWN_OFF
+    if warm in profile.rows:
+        rows[OFF_WARM] = warm
     cold = PLAIN if plain_decode else SKIP_DRAFT_EXTEND
     if cold in profile.rows:
         rows[OFF_COLD] = cold

@@ -8,8 +8,8 @@ A profile is a JSON file (`schema` 1):
      "prefill": {"fixed_ms": 3.0, "ms_per_1k_tokens": 25.0}}
 
 `step_ms` maps a row to batch size to the milliseconds of one decode step.  Rows: `plain` (a server
-without speculation), `depth_0` (SGLang's own off), `depth_0_skip_draft_extend`,
-`depth_0_plain_decode`, and `depth_K` for K >= 1.  `context` and `prefill` are optional.  Other keys
+without speculation), `off_warm` (the plugin's off and warm), `depth_0` (SGLang's own off),
+`depth_0_skip_draft_extend`, `depth_0_plain_decode`, and `depth_K` for K >= 1.  `context` and `prefill` are optional.  Other keys
 describe the measurement and are kept as they are.
 
 Between two measured batch sizes the step time is interpolated by PCHIP in log(batch size) and log(ms):
@@ -37,10 +37,11 @@ from controller.simulation.pchip import interpolate
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 PLAIN = "plain"
+WARM = "off_warm"
 OWN_OFF = "depth_0"
 SKIP_DRAFT_EXTEND = "depth_0_skip_draft_extend"
 PLAIN_DECODE = "depth_0_plain_decode"
-OFF_ROWS = (PLAIN, OWN_OFF, SKIP_DRAFT_EXTEND, PLAIN_DECODE)
+OFF_ROWS = (PLAIN, WARM, OWN_OFF, SKIP_DRAFT_EXTEND, PLAIN_DECODE)
 _DEPTH_ROW = re.compile(r"depth_([1-9][0-9]?)$")
 
 

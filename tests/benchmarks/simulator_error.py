@@ -17,6 +17,7 @@ from typing import Any
 from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.closed_loop import Bench, ClosedLoopResult
 from controller.simulation.cost_profile import load_profile
+from controller.simulation.engine import EngineConfig
 
 MEASURED = Path(__file__).parent / "data" / "h200_llama8b_triton_closed_loop.json"
 
@@ -32,6 +33,7 @@ def compare(levels: Sequence[int] | None = None, measure_s: float = 30.0) -> Ite
             parse_acceptance(column["acceptance"]),
             wanted,
             measure_s=measure_s,
+            engine=EngineConfig(plain_decode=column["arm"] == "plain"),
         )
         for result in _run(bench, column["arm"]):
             real = known[result.concurrency]

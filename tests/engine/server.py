@@ -59,11 +59,17 @@ class ServerFailedError(Exception):
 
 
 class Server:
-    """One server process group.  `folder` gets its log and what its test plugins write."""
+    """One server process group.  `folder` gets its log and what its test plugins write.
 
-    def __init__(self, mode, python, models, folder, *, flags=(), environment=None):
+    `plugin` is the module whose `register` SGLang calls; another one than the product's has to load that.
+    """
+
+    def __init__(
+        self, mode, python, models, folder, *, flags=(), environment=None, plugin="sglang_hooks.plugin"
+    ):
         entry, mode_flags, mode_environment = MODES[mode]
         self.mode = mode
+        self._plugin = plugin
         self.folder = folder
         self.log_file = folder / "server.log"
         self.port = free_port()
@@ -143,7 +149,7 @@ class Server:
         paths = [HERE / "stubs"]
         if self.mode != "bare":
             plugins = self.folder / "plugins"
-            write_entry_point(plugins, "specgov", "sglang_hooks.plugin:register")
+            write_entry_point(plugins, "specgov", f"{self._plugin}:register")
             write_entry_point(plugins, "step_log", "tests.engine.step_log:register")
             paths += [plugins, ROOT]
         return paths

@@ -52,7 +52,7 @@ def pretend_h200() -> None:
 
     cuda = torch.cuda
     cuda.is_available = lambda: True
-    cuda.device_count = lambda: 1
+    cuda.device_count = lambda: 8
     cuda.current_device = lambda: 0
     cuda.get_device_capability = lambda *_: (9, 0)
     cuda.get_device_name = lambda *_: "NVIDIA H200"

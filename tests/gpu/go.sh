@@ -15,6 +15,7 @@ if [ "$1" = part ]; then
 fi
 if [ "$1" != - ]; then
   [ -d "$SG/site/sglang" ] || { mkdir -p "$SG" && tar -xJf "$HERE/bundle.tar.xz" -C "$SG" --strip-components=1; } || exit 1
+  [ ! -d "$HERE/tvm" ] || cp -rn "$HERE/tvm/." "$SG/tvm/" 2>/dev/null
   # the plan must survive the next call's transfer, so it runs from a copy
   [ "$HERE" = "$K" ] || { rm -rf "$K"; mkdir -p "$K" && (cd "$HERE" && cp -r go.sh drive.py kit models plans plugin product "$K/"); } || exit 1
   rm -rf "${O:?}/$1"; mkdir -p "$O/$1"; echo "$1" > "$O/current"

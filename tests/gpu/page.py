@@ -28,6 +28,9 @@ def page(title: str, results: dict) -> Iterator[str]:
         yield from _servers(plan["servers"])
         for notes, rows in _by_notes(plan["summary"]).items():
             yield from _throughput(notes, rows)
+        yield from _goal(plan.get("goal", []))
+        yield from _traces(plan.get("traces", []))
+        yield from _settling(plan["windows"])
         yield from _timelines(plan["windows"])
         yield from _objects("Comparisons (paired ratios)", plan["comparisons"])
         yield from _objects("Switches", plan["toggles"])
@@ -38,21 +41,25 @@ def page(title: str, results: dict) -> Iterator[str]:
 
 
 def _servers(servers: dict) -> Iterator[str]:
-    yield "| server | started in | attention | plugin | depths |"
-    yield "| --- | --- | --- | --- | --- |"
+    yield "| server | started in | model | GPUs | attention | plugin | depths |"
+    yield "| --- | --- | --- | ---: | --- | --- | --- |"
     for name, server in servers.items():
         setup = server["setup"]
         depths = ", ".join(map(str, setup["depths"])) or " ".join(setup["args"]) or "no speculation"
         hook = "yes" if setup["hook"] else "no"
-        yield f"| {name} | {server['start_s']} s | {setup['attention']} | {hook} | {depths} |"
+        on = f"{setup['model']} | {setup['gpus'].count(',') + 1} | {setup['attention']}"
+        yield f"| {name} | {server['start_s']} s | {on} | {hook} | {depths} |"
     yield ""
 
 
 def _by_notes(summary: list[dict]) -> dict[str, list[dict]]:
     groups: dict[str, list[dict]] = {}
     for row in summary:
-        notes = ", ".join(f"{key} {row[key]}" for key in NOTES if row.get(key) is not None)
-        groups.setdefault(notes, []).append(row)
+        # how well a sidecar knows the server is a column of its own, not a table
+        temperature = row.get("temperature") if row["label"] == "governed" else None
+        label = f"{row['label']} ({temperature})" if temperature else row["label"]
+        rest = [key for key in NOTES if key != "temperature" and row.get(key) is not None]
+        groups.setdefault(", ".join(f"{key} {row[key]}" for key in rest), []).append(row | {"label": label})
     return groups
 
 
@@ -84,6 +91,50 @@ def _cell(row: dict | None) -> str:
     )
     errors = f", {row['errors']} failed" if row["errors"] else ""
     return f"{row['tok_s']:.0f}{half}{share}{errors}"
+
+
+def _goal(rows: list[dict]) -> Iterator[str]:
+    """The policy as a share of the best other arm."""
+    if not rows:
+        return
+    yield "### The policy against the best other arm\n"
+    yield "Half width: of the 95 % interval over paired rounds; without pairs, against the best arm's mean.\n"
+    yield "| acceptance | C | arm | best other arm | its tok/s | share of it | half width | pairs |"
+    yield "| ---: | ---: | --- | --- | ---: | ---: | ---: | ---: |"
+    for r in sorted(rows, key=lambda r: (-(r["acceptance"] or 0), r["C"], r["arm"])):
+        half = "-" if r["half_width"] is None else f"{100 * r['half_width']:.1f} %"
+        share = f"{100 * r['share']:.1f} % | {half} | {r['pairs']} |"
+        best = f"{r['best_other']} | {r['best_tok_s']:.0f}"
+        yield f"| {r['acceptance']} | {r['C']} | {r['arm']} | {best} | {share}"
+    yield ""
+
+
+def _traces(rows: list[dict]) -> Iterator[str]:
+    """One line an arm of a trace."""
+    if not rows:
+        return
+    yield "### The same trace under every arm\n"
+    yield "| arm | phases | output tokens | tok/s | TPOT p50, ms | TPOT p99, ms | TTFT p99, ms | failed |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for r in rows:
+        figures = [r["tpot_ms_p50"], r["tpot_ms_p99"], r["ttft_ms_p99"]]
+        text = " | ".join("-" if v is None else f"{v:.1f}" for v in figures)
+        yield f"| {r['arm']} | {r['phases']} | {r['tokens']} | {r['tok_s']:.0f} | {text} | {r['errors']} |"
+    yield ""
+
+
+def _settling(windows: list[dict]) -> Iterator[str]:
+    """Throughput by second while a policy learns."""
+    shown = [w for w in windows if w.get("temperature") in ("cold", "settling") and w.get("tok_s_by_second")]
+    if not shown:
+        return
+    yield "### Output tokens of each second of the learning windows\n"
+    yield "| server | C | notes | by second |"
+    yield "| --- | ---: | --- | --- |"
+    for w in shown:
+        notes = ", ".join(f"{key} {w[key]}" for key in (*NOTES, "pass_number") if w.get(key) is not None)
+        yield f"| {w['label']} | {w['C']} | {notes} | {' '.join(map(str, w['tok_s_by_second']))} |"
+    yield ""
 
 
 def _timelines(windows: list[dict]) -> Iterator[str]:

@@ -66,10 +66,12 @@ def test_suspect_input_holds_and_says_why():
 
 
 def test_off_is_quick_and_on_is_patient():
-    """1 s to draft less, 10 s to draft more."""
+    """1 s to draft less, 10 s to draft more; the schedule to start with is no change."""
     script = Script(3)
     guard = Dwell(script, down_s=1, up_s=10)
     guard.decide(at(0))
+    script.depth = 2
+    assert depth(guard.decide(at(0))) == 2
     script.depth = 0
     assert guard.decide(at(0.9)).reason is Reason.DWELL
     assert depth(guard.decide(at(1.0))) == 0
@@ -90,9 +92,9 @@ def test_the_first_schedule_and_one_after_a_restart_or_release_are_no_changes():
 
 
 def test_the_switch_budget_stops_a_flapping_policy_at_the_shallow_end():
-    """3 changes in 100 s; then only shallower ones pass, until the window has moved on."""
+    """2 changes in 100 s; then only shallower ones pass, until the window has moved on."""
     script = Script(1)
-    guard = SwitchBudget(script, max_switches=3, window_s=100)
+    guard = SwitchBudget(script, max_switches=2, window_s=100)
     passed = []
     for now_s, wanted in ((0, 1), (1, 2), (2, 1), (3, 2), (4, 0), (5, 2)):
         script.depth = wanted

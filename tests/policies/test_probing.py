@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
 
 from policies.drift import ChangeRate, Cusum, DriftParams
 from policies.goodput import Goodput
-from policies.probing import Pending, ProbeParams, Prober, gain_above, normal_cdf
+from policies.probing import Pending, ProbeParams, Prober, Prospect, Ran, gain_above, normal_cdf
 from policies.types import OFF_COLD, Arm, Observation, Probe
 from tests.policies.bench import BUILT, Bench
 
@@ -35,8 +39,8 @@ def test_a_rest_doubles_while_the_answer_stays_the_same() -> None:
     """5, 10, 20 s after probes that changed nothing; a drift alarm ends it."""
     prober, rests = Prober(ProbeParams()), []
     for now_s in (0.0, 100.0, 200.0):
-        pretend(prober, now_s)
-        prober.progress(8, 7, now_s, OFF_COLD, cap_s=1000.0)
+        pretend(prober)
+        prober.progress(Ran(8, 7, 1.0), now_s, OFF_COLD, cap_s=1000.0)
         rests.append(prober._rests[3, Arm(2)].until_s - now_s)
     assert rests == [5.0, 10.0, 20.0]
     prober.reset()
@@ -46,34 +50,54 @@ def test_a_rest_doubles_while_the_answer_stays_the_same() -> None:
 def test_a_probe_that_changed_the_choice_ends_the_rests_of_its_bucket() -> None:
     """The bucket looks different now: everything may be asked again."""
     prober = Prober()
-    pretend(prober, 0.0)
-    prober.progress(8, 7, 0.0, OFF_COLD, cap_s=1000.0)
-    pretend(prober, 10.0)
-    prober.progress(8, 7, 10.0, Arm(2), cap_s=1000.0)
+    pretend(prober)
+    prober.progress(Ran(8, 7, 1.0), 0.0, OFF_COLD, cap_s=1000.0)
+    pretend(prober)
+    prober.progress(Ran(8, 7, 1.0), 10.0, Arm(2), cap_s=1000.0)
     assert not prober._rests
 
 
 def test_a_probe_without_a_timed_step_is_no_answer() -> None:
     """Prefills came between all its steps: it may be repeated at once."""
     prober = Prober()
-    pretend(prober, 0.0)
-    prober.progress(8, 0, 0.0, OFF_COLD, cap_s=1000.0)
+    pretend(prober)
+    prober.progress(Ran(8, 0, 1.0), 0.0, OFF_COLD, cap_s=1000.0)
     assert not prober._rests
 
 
 def test_a_probe_whose_batch_sizes_do_not_come_up_is_dropped() -> None:
-    """30 s without a step of it, and it is given up; with steps it goes on."""
+    """2 s of other steps, and it is given up without a rest; while nothing is decoded it waits."""
     prober = Prober()
-    pretend(prober, 0.0)
-    prober.progress(0, 0, 29.0, OFF_COLD, cap_s=1000.0)
-    assert prober.pending is not None
-    prober.progress(0, 0, 30.0, OFF_COLD, cap_s=1000.0)
+    pretend(prober)
+    for now_s, busy_s in ((0.0, 1.0), (1.0, 0.0), (100.0, 0.9)):
+        prober.progress(Ran(0, 0, busy_s), now_s, OFF_COLD, cap_s=1000.0)
+        assert prober.pending is not None
+    prober.progress(Ran(0, 0, 0.1), 101.0, OFF_COLD, cap_s=1000.0)
     assert prober.pending is None
+    assert not prober._rests
 
 
-def pretend(prober: Prober, now_s: float) -> None:
+def test_the_emptier_the_purse_the_more_a_probe_must_bring() -> None:
+    """64 s of horizon and bursts of 4 steps of 4 ms: U = 4000; price 1/e when full, 4000/e when spent."""
+    prober = Prober()
+    prospect = cast("Prospect", SimpleNamespace(horizon_s=64.0, step_s=np.array([0.004, 0.1])))
+    prices = []
+    for spent_s in (0.0, 0.5, 1.0):
+        prober.spent_s = spent_s
+        prices.append(prober._price(prospect, 1.0))
+    assert prices == pytest.approx([1 / math.e, math.sqrt(4000) / math.e, 4000 / math.e])
+
+
+def test_all_probes_of_an_hour_take_one_percent_of_it_at_most() -> None:
+    """0.6 % of what was decoded, and 0.4 % of the hour to come: 21.6 + 14.4 = 36 s of a busy hour."""
+    prober = Prober()
+    prober.account(0.0, 3600.0)
+    assert prober._purse_s(1.0) == pytest.approx(36.0)
+
+
+def pretend(prober: Prober) -> None:
     """Depth 2 was asked for 8 steps in bucket 3, while off was chosen there."""
-    prober.pending = Pending(Probe(Arm(2), 8, 8, 4, 7, 1), 3, OFF_COLD, now_s)
+    prober.pending = Pending(Probe(Arm(2), 8, 8, 4, 7, 1), 3, OFF_COLD)
 
 
 def test_two_equal_plans_in_a_row_leave_a_tick_between() -> None:
@@ -91,7 +115,7 @@ def test_two_equal_plans_in_a_row_leave_a_tick_between() -> None:
 def test_a_restart_of_the_engine_drops_the_probe() -> None:
     """What the old process was asked is gone."""
     policy = Goodput()
-    Bench(policy, batch=lambda _t: 24).run(1)
+    Bench(policy, batch=lambda _t: 24).run(2)
     assert policy.prober.pending is not None
     policy.decide(Observation(now_s=5.0, built=BUILT, engine_epoch=1, in_use=Arm(4)))
     assert policy.prober.pending is None

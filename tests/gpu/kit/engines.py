@@ -15,6 +15,27 @@ HERE = Path(__file__).resolve().parent.parent
 PRODUCT = HERE / "product"
 """Made by `stage.sh`: controller, policies, sglang_hooks and a dist-info that names the plugin."""
 
+_MODEL_ARGS = {"deepseek": ("--moe-runner-backend", "triton")}
+_MODEL_ENV = {
+    # the router's Triton kernel; the other ones would be compiled from headers that the bundle leaves out
+    "deepseek": {"SGLANG_OPT_USE_JIT_KERNEL_GROUPED_TOPK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+}
+_NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+_SIDE_BY_SIDE = {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0"}
+"""Servers that start at the same time fill the GPUs unevenly for a moment, which SGLang takes for a fault."""
+CUSTOM_ALL_REDUCE = os.environ.get("CUSTOM_ALL_REDUCE", "0") == "1"
+"""SGLang's own all-reduce over peer-to-peer memory (the older one, which knows no multicast) for NCCL's."""
+
+
+def _tensor_parallel(ranks: int) -> tuple[str, ...]:
+    """Flags for more than one rank: nothing that may use NVLink multicast, which not every host can bear."""
+    own = () if CUSTOM_ALL_REDUCE else ("--disable-custom-all-reduce",)
+    return ("--tp", str(ranks), *own, "--enforce-disable-flashinfer-allreduce-fusion")
+
 
 class Engine(Protocol):
     """Where a plan runs."""
@@ -98,7 +119,8 @@ class GpuEngine:
             args += ["--skip-tokenizer-init", "--grammar-backend", "none"]
         if setup.speculative:
             args += ["--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "1"]
-            args += ["--speculative-draft-model-path", str(HERE / "models" / "eagle3")]
+            args += ["--speculative-draft-model-path", str(HERE / "models" / setup.draft)]
+        args += [*_MODEL_ARGS.get(setup.model, ()), *(_tensor_parallel(setup.tp) if setup.tp > 1 else ())]
         return [*args, *_depths_file(setup, out), *setup.args]
 
     def environment(self, setup: Setup, out: Path) -> dict[str, str]:
@@ -115,6 +137,9 @@ class GpuEngine:
         if setup.attention == "flashinfer":
             # several depths at batch 256 overflow FlashInfer's own workspace
             env |= {"SGLANG_FLASHINFER_USE_PAGED": "1", "SGLANG_FLASHINFER_WORKSPACE_SIZE": str(2 << 30)}
+        if setup.tp > 1:
+            env |= _NO_MULTICAST | _SIDE_BY_SIDE | {"SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2": "0"}
+        env |= _MODEL_ENV.get(setup.model, {})
         return env | _bench_environment(setup, out) | dict(setup.env)
 
     def concurrency(self, wanted: int) -> int:
@@ -144,6 +169,8 @@ class CpuEngine:
             args += ["--prefill-attention-backend", "intel_amx", "--decode-attention-backend", "intel_amx"]
             args += ["--speculative-algorithm", "EAGLE3", "--speculative-eagle-topk", "1"]
             args += ["--speculative-draft-model-path", f"{models}/draft_cycle_eagle3"]
+        if setup.tp > 1:
+            args += ["--tp", str(setup.tp)]
         return [*args, *_depths_file(setup, out), *setup.args]
 
     def environment(self, setup: Setup, out: Path) -> dict[str, str]:
@@ -157,6 +184,9 @@ class CpuEngine:
             os.environ, PYTHONPATH=":".join(map(str, path)), SGLANG_USE_CPU_ENGINE="1", TRITON_INTERPRET="1"
         )
         env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        if setup.tp > 1:
+            cpus = sorted(os.sched_getaffinity(0))
+            env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(cpus[i % len(cpus)]) for i in range(setup.tp))
         env |= {
             k: v
             for k, v in _bench_environment(setup, out).items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +111,11 @@ class Rehearsal(Kit):
         super().__init__(engine, out, seconds, now)
         self.seen: list[Server] = []
 
-    async def start(self, *setups: Setup, limit_s: float = 280.0) -> list[Server]:
+    async def _start(self, setups: Sequence[Setup], limit_s: float) -> dict[Server, float | BaseException]:
         """As the real one."""
-        began = await super().start(*setups, limit_s=limit_s)
-        self.seen += began
-        return began
+        results = await super()._start(setups, limit_s)
+        self.seen += results
+        return results
 
     def failures(self) -> list[dict[str, Any]]:
         """What the journal says went wrong."""

@@ -66,6 +66,8 @@ class Server:
                 start_new_session=True,
                 cwd=self._out,
             )
+        # for whoever must end it when the driver could not
+        self._out.joinpath(f"{self.name}.pid").write_text(str(self._process.pid))
         started_s = time.time()
         while time.time() - started_s < limit_s and self._process.poll() is None:
             with contextlib.suppress(httpx.HTTPError):
@@ -85,6 +87,7 @@ class Server:
                 os.killpg(self._process.pid, signal.SIGKILL)
             await asyncio.to_thread(self._process.wait)
             self._process = None
+            self._out.joinpath(f"{self.name}.pid").unlink(missing_ok=True)
         await asyncio.sleep(1.0)
 
     def complaint(self) -> str:

@@ -98,6 +98,20 @@ class Kit:
 
     async def start(self, *setups: Setup, limit_s: float = 280.0) -> list[Server]:
         """Start servers side by side, each on its share of the CPUs; raises what the first failure raised."""
+        results = await self._start(setups, limit_s)
+        for result in results.values():
+            if isinstance(result, BaseException):
+                raise result
+        return list(results)
+
+    async def start_what_can(self, *setups: Setup, limit_s: float = 280.0) -> dict[str, Server]:
+        """As `start`, but a server that fails is journalled and left out; by name."""
+        results = await self._start(setups, limit_s)
+        good = {s.name: s for s, result in results.items() if not isinstance(result, BaseException)}
+        self.servers = [s for s in self.servers if s not in results or s.name in good]
+        return good
+
+    async def _start(self, setups: Sequence[Setup], limit_s: float) -> dict[Server, float | BaseException]:
         began = []
         for setup in setups:
             began.append(self.server_class(setup, self._port, self.engine, self.out, self.now))
@@ -112,10 +126,15 @@ class Kit:
                 self.say(server.name, f"started in {result:.1f} s")
                 self.record("start", server=server.name, s=result, setup=vars(server.setup))
         self._pin()
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return began
+        return dict(zip(began, results, strict=True))
+
+    async def until_there(self, path: Path, *, spare_s: float = 60.0) -> bool:
+        """Wait for a file of another plan on this machine; false when only `spare_s` of this one are left."""
+        while not path.exists():  # noqa: ASYNC240 - one look, on a local disk
+            if not self.has_time(spare_s, f"all that waits for {path}"):
+                return False
+            await asyncio.sleep(0.5)
+        return True
 
     async def stop(self, *servers: Server) -> None:
         """End servers and free their share of the CPUs."""
@@ -181,6 +200,14 @@ class Kit:
         self.say(sidecar.name, f"ready in {ready_s:.1f} s")
         self.record("sidecar", sidecar=sidecar.name, server=server.name, s=ready_s, settings=values)
         return sidecar
+
+    async def until_free(self, server: Server, *, limit_s: float = 20.0) -> None:
+        """Wait until nobody holds a server: a sidecar hands it back when it ends, or its lease does."""
+        until_s = self.now() + limit_s
+        while self.now() < until_s:
+            if ((await server.control.state()) or {}).get("holder") is None:
+                return
+            await asyncio.sleep(0.2)
 
     def sidecar_environment(self) -> dict[str, str]:
         """The environment of other `specgov` commands."""

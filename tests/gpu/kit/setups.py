@@ -23,6 +23,7 @@ class Setup:
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     model: str = "llama8b"
+    draft: str = "eagle3"
     attention: str = "triton"
     kv_tokens: int = KV_TOKENS
     graph_batch_sizes: Sequence[int] = GRAPH_BATCH_SIZES
@@ -33,6 +34,12 @@ class Setup:
     tokenizer: bool = False
     acceptance: float = HIGH
     gpus: str = os.environ.get("BENCH_GPUS", "0")
+    """Indices of the GPUs that it sees: as many as it has tensor-parallel ranks."""
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel ranks."""
+        return self.gpus.count(",") + 1
 
     def but(self, **changes: object) -> Setup:
         """A copy with some fields changed."""

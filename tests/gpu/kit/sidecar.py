@@ -44,6 +44,8 @@ class Sidecar:
         self.name = name
         self.http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=5, trust_env=False)
         self._out = out
+        self._pid_file = out / f"{name}.pid"
+        """For whoever must end it when the driver could not."""
         self._journal = journal
         self._args = [*SPECGOV, "run"]
         self._env = specgov_environment(out, {**settings, "api.port": port})
@@ -61,6 +63,7 @@ class Sidecar:
                 start_new_session=True,
                 cwd=self._out,
             )
+        self._pid_file.write_text(str(self._process.pid))
         began_s = time.time()
         while time.time() - began_s < limit_s and self._process.poll() is None:
             with contextlib.suppress(httpx.HTTPError):
@@ -85,6 +88,7 @@ class Sidecar:
             except TimeoutError:
                 self._process.kill()
         self._process = None
+        self._pid_file.unlink(missing_ok=True)
 
     async def get(self, path: str) -> Any:
         """The JSON of one of its endpoints."""

@@ -1,17 +1,20 @@
 """A trace with load and acceptance shifting, the same for every arm: total output tokens and latency.
 
-The arms run one after another (they share a GPU).  TRACE_SCALE=1 is a minute an arm; ATTENTION=triton|fa3.
+The arms run one after another (they share a GPU), most telling first.  TRACE_SCALE=1 is a minute an arm (10:
+the ten-minute trace), ATTENTION=triton|fa3, ARMS=plain,governed,adaptive,depth-4,depth-2,depth-1,off-cold.
 """
 
 import asyncio
 import os
 
 from kit import setups
+from kit.server import Server
 from kit.session import Kit, Target
 
 SCALE = float(os.environ.get("TRACE_SCALE", "1"))
 K = {"attention": os.environ.get("ATTENTION", "triton")}
-ARMS = os.environ.get("ARMS", "plain,depth-2,depth-4,off-cold,governed").split(",")
+ARMS = os.environ.get("ARMS", "plain,governed,adaptive,depth-4,depth-2,depth-1,off-cold").split(",")
+TICK_S = float(os.environ.get("TICK_S", "0.25"))
 # seconds, concurrency, acceptance per position
 TRACE = (
     (8, 4, 0.745),
@@ -25,25 +28,36 @@ TRACE = (
 
 
 async def run(kit: Kit) -> None:
-    plain, table = await kit.start(setups.plain(**K), setups.table(**K))
+    wanted = [setups.plain(**K), setups.table(**K)]
+    wanted += [setups.adaptive(**K)] if "adaptive" in ARMS else []
+    servers = await kit.start_what_can(*wanted)
     for arm in ARMS:
+        server = servers.get(arm if arm in ("plain", "adaptive") else "table")
         seconds = sum(s for s, _, _ in TRACE) * SCALE
-        if not kit.has_time(seconds + 10, f"trace under {arm}"):
+        if server is None or not kit.has_time(seconds + 10, f"trace under {arm}"):
             continue
         async with kit.part(f"trace under {arm}"):
-            server = plain if arm == "plain" else table
-            sidecar = await kit.sidecar(table, policy="goodput", fresh="trace") if arm == "governed" else None
-            target = Target.of(server, *([arm] if arm not in ("plain", "governed") else []))[0]
-            for phase, (phase_s, concurrency, p) in enumerate(TRACE):
-                if server is table:
-                    await kit.acceptance(table, p)
-                await kit.load(server, concurrency, stream_every=8)
-                if phase == 0:
-                    await asyncio.sleep(kit.ramp_s(concurrency))
-                    await kit.apply(server, target.arm, lease_s=3600)
-                await kit.window(target, concurrency, phase_s * SCALE, trace=arm, phase=phase, acceptance=p)
-            await kit.stop_load(server)
-            if sidecar is not None:
-                await sidecar.stop()
-            elif server is table:
-                await table.control.release()
+            await trace(kit, server, arm)
+
+
+async def trace(kit: Kit, server: Server, arm: str) -> None:
+    """All phases under one arm; a sidecar begins knowing nothing."""
+    target = Target.of(server, *([arm] if arm.startswith(("depth-", "off-")) else []))[0]
+    sidecar = None
+    if arm == "governed":
+        target = Target(server, target.arm, arm)
+        sidecar = await kit.sidecar(server, policy="goodput", fresh="trace", loop__period_s=TICK_S)
+    for phase, (phase_s, concurrency, p) in enumerate(TRACE):
+        if server.setup.speculative:
+            await kit.acceptance(server, p)
+        await kit.load(server, concurrency, stream_every=8)
+        if phase == 0:
+            await asyncio.sleep(kit.ramp_s(concurrency))
+            await kit.apply(server, target.arm, lease_s=min(3600.0, 600.0 * max(1.0, SCALE)))
+        await kit.window(target, concurrency, phase_s * SCALE, trace=arm, phase=phase, acceptance=p)
+    await kit.stop_load(server)
+    if sidecar is not None:
+        await sidecar.stop()
+        await kit.until_free(server)
+    elif target.arm.fixed is not None:
+        await server.control.release()

@@ -14,7 +14,6 @@ import os
 import random
 
 from kit import setups
-from kit.engines import HERE
 from kit.session import Kit, Target
 
 ATTENTION = os.environ.get("ATTENTION", "triton")
@@ -26,8 +25,7 @@ SMALL = {
     "graph_batch_sizes": (1, 2, 4, 8, 16, 32, 64, 128, 256),
     "env": UNIT,
 }
-MLA = {"model": "mla", "kv_tokens": 60_000, "attention": ATTENTION, "env": UNIT}
-MLA_DRAFT = ("--speculative-draft-model-path", str(HERE / "models" / "eagle3mla"))
+MLA = {"model": "mla", "draft": "eagle3mla", "kv_tokens": 60_000, "attention": ATTENTION, "env": UNIT}
 EVERY_OTHER_STEP = {"every_steps": 2, "burst_steps": 1}
 PLANS = {
     "off-cold": ({"depth": 0, "gear": "cold"}, None),
@@ -42,7 +40,7 @@ PLANS = {
 async def run(kit: Kit) -> None:
     wanted = []
     if "mla" in PARTS:
-        wanted += [setups.plain("plainmla", **MLA), also(setups.table("oursmla", (0, 2), **MLA), MLA_DRAFT)]
+        wanted += [setups.plain("plainmla", **MLA), setups.table("oursmla", (0, 2), **MLA)]
     if {"small", "sampled"} & set(PARTS):
         wanted += [setups.plain("plain16", **SMALL), setups.table("ours16", (0, 2), **SMALL)]
     servers = {server.name: server for server in await kit.start(*wanted)}
@@ -67,11 +65,6 @@ async def run(kit: Kit) -> None:
         kit.record(
             "after", server=name, plain_decode=state.get("plain_decode"), telemetry=state.get("telemetry")
         )
-
-
-def also(setup, args):
-    """More arguments, the last of which win."""
-    return setup.but(args=(*setup.args, *args))
 
 
 async def answers(server, prompts, **sampling) -> list[list[int]]:

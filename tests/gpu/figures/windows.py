@@ -1,0 +1,161 @@
+"""Windows put together: means with their intervals, and paired ratios between arms."""
+
+from __future__ import annotations
+
+import collections
+from statistics import fmean
+
+from controller.bench.statistics import estimate, quantile, ratio
+from figures.steplog import StepLog, rounded
+
+GROUP = ("label", "C", "acceptance", "temperature", "phase", "settling", "burst")
+
+
+def clients(requests: list[dict], from_s: float, to_s: float) -> dict:
+    """Latencies of the requests that ended inside a span."""
+    ended = [r for r in requests if r["ended_s"] and from_s <= r["ended_s"] < to_s and not r["cancelled"]]
+    good = [r for r in ended if not r["error"] and r["events"]]
+    each = [(r["ended_s"] - r["started_s"]) * 1e3 / r["events"][-1][1] for r in good]
+    streams = [r for r in good if r["streamed"] and len(r["events"]) == 2]
+    ttft = [(r["events"][0][0] - r["started_s"]) * 1e3 for r in streams]
+    tpot = [(b[0] - a[0]) * 1e3 / (b[1] - a[1]) for a, b in (r["events"] for r in streams) if b[1] > a[1]]
+    itl = [gap * 1e3 for r in requests for at_s, gap in r.get("gaps_s", ()) if from_s <= at_s < to_s]
+    figures = {"ms_per_token": each, "ttft_ms": ttft, "tpot_ms": tpot, "itl_ms": itl}
+    out = {f"{k}_p{q}": rounded(quantile(v, q / 100)) for k, v in figures.items() for q in (50, 99)}
+    return {"finished": len(good), "errors": sum(bool(r["error"]) for r in ended), **out}
+
+
+def summary(windows: list[dict]) -> list[dict]:
+    """Windows of the same label, concurrency and notes, together; ratios to `plain` pair the same round."""
+    groups = collections.defaultdict(list)
+    for w in windows:
+        if w.get("tok_s"):
+            groups[tuple(w.get(k) for k in GROUP)].append(w)
+    plain = {
+        (
+            w["C"],
+            w.get("acceptance"),
+            w.get("phase"),
+            w.get("settling"),
+            w.get("round"),
+            w.get("pass_number"),
+        ): w["tok_s"]
+        for w in windows
+        if w["label"] == "plain" and w.get("tok_s")
+    }
+    out = []
+    for key, group in groups.items():
+        pairs = [
+            (
+                w["tok_s"],
+                plain.get(
+                    (
+                        w["C"],
+                        w.get("acceptance"),
+                        w.get("phase"),
+                        w.get("settling"),
+                        w.get("round"),
+                        w.get("pass_number"),
+                    )
+                ),
+            )
+            for w in group
+        ]
+        pairs = [(a, b) for a, b in pairs if b]
+        to_plain = ratio([a for a, _ in pairs], [b for _, b in pairs]) if pairs else None
+        tok_s = estimate([w["tok_s"] for w in group])
+        out.append(
+            {
+                **{k: v for k, v in zip(GROUP, key, strict=True) if v is not None},
+                "windows": tok_s.n,
+                "tok_s": round(tok_s.mean, 1),
+                "tok_s_half_width": rounded(tok_s.half_width, 1),
+                "ratio_to_plain": rounded(to_plain.mean, 4) if to_plain else None,
+                "ratio_half_width": rounded(to_plain.half_width, 4) if to_plain else None,
+                "step_ms_p50": rounded(quantile([w["step_ms_p50"] for w in group], 0.5)),
+                "tokens_per_request_step": rounded(
+                    estimate([w["tokens_per_request_step"] for w in group]).mean
+                ),
+                "errors": sum(w["clients"]["errors"] for w in group),
+            }
+        )
+    return out
+
+
+def comparisons(records: list[dict], windows: list[dict]) -> list[dict]:
+    """Paired ratios that a plan asked for (`compare`), by concurrency: throughput, and median step time."""
+    out = []
+    for wanted in (r for r in records if r["kind"] == "compare"):
+        mine = {(w["C"], w.get("round")): w for w in windows if w["label"] == wanted["of"] and w.get("tok_s")}
+        base = {(w["C"], w.get("round")): w for w in windows if w["label"] == wanted["to"] and w.get("tok_s")}
+        for c in sorted({c for c, _ in mine.keys() & base.keys()}):
+            pairs = [(mine[key], base[key]) for key in sorted(mine.keys() & base.keys()) if key[0] == c]
+            found = {
+                name: ratio([a[name] for a, _ in pairs], [b[name] for _, b in pairs])
+                for name in ("tok_s", "step_ms_p50")
+            }
+            figures = {f"{name}_ratio": rounded(e.mean, 4) for name, e in found.items()}
+            widths = {f"{name}_half_width": rounded(e.half_width, 4) for name, e in found.items()}
+            out.append(
+                {"of": wanted["of"], "to": wanted["to"], "C": c, "pairs": len(pairs), **figures, **widths}
+            )
+    return out
+
+
+def goal(windows: list[dict]) -> list[dict]:
+    """The sidecar's policy against the best other arm at each concurrency.
+
+    The best is chosen by its mean over all its windows, so that a lucky one does not set the mark.  Windows
+    of the same round are paired; those without a partner (cold, settled) stand against the best arm's mean.
+    """
+    mine = [w for w in windows if w.get("tok_s") and not w.get("trace")]
+    levels = dict.fromkeys((w["C"], w.get("acceptance")) for w in mine if w["label"] == "governed")
+    return [row for c, p in levels for row in _goal_at(mine, c, p)]
+
+
+def _goal_at(windows: list[dict], c: int, p: float | None) -> list[dict]:
+    arms: dict[str, dict[tuple, list[float]]] = {}
+    for w in windows:
+        if (w["C"], w.get("acceptance")) == (c, p):
+            own = w["label"] == "governed"
+            name = f"governed {w.get('temperature') or ''}".strip() if own else w["label"]
+            rounds = arms.setdefault(name, {})
+            rounds.setdefault((w.get("round"), w.get("pass_number")), []).append(w["tok_s"])
+    means = {name: {k: fmean(v) for k, v in rounds.items()} for name, rounds in arms.items()}
+    others = {name: fmean(m.values()) for name, m in means.items() if not name.startswith("governed")}
+    if not others:
+        return []
+    best = max(others, key=lambda name: others[name])
+    rows = []
+    for name in (n for n in means if n.startswith("governed")):
+        keys = sorted(means[name].keys() & means[best].keys(), key=str)
+        paired = ratio([means[name][k] for k in keys], [means[best][k] for k in keys]) if keys else None
+        share = paired.mean if paired else fmean(means[name].values()) / others[best]
+        row = {
+            "C": c,
+            "acceptance": p,
+            "arm": name,
+            "best_other": best,
+            "best_tok_s": rounded(others[best], 1),
+        }
+        width = rounded(paired.half_width, 4) if paired else None
+        rows.append(row | {"share": rounded(share, 4), "half_width": width, "pairs": len(keys)})
+    return rows
+
+
+def traces(windows: list[dict], logs: dict[str, StepLog], requests: dict[str, list[dict]]) -> list[dict]:
+    """Per arm of a trace: all output tokens of its phases, tokens per second, latency of the streams."""
+    out = []
+    for arm in dict.fromkeys(w["trace"] for w in windows if w.get("trace")):
+        mine = [w for w in windows if w.get("trace") == arm]
+        server, from_s, to_s = mine[0]["server"], mine[0]["from_s"], mine[-1]["to_s"]
+        tokens = sum(r[2] for r in logs[server].results if from_s <= r[0] < to_s)
+        seconds = round(to_s - from_s, 2)
+        rate = round(tokens / seconds, 1)
+        figures = clients(requests[server], from_s, to_s)
+        out.append(
+            {"arm": arm, "phases": len(mine), "seconds": seconds, "tokens": tokens, "tok_s": rate, **figures}
+        )
+    whole = max((t["phases"] for t in out), default=0)
+    best = max((t["tok_s"] for t in out if t["arm"] != "governed" and t["phases"] == whole), default=None)
+    return [t | {"to_best_other": rounded(t["tok_s"] / best, 4) if best else None} for t in out]
