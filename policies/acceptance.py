@@ -156,6 +156,11 @@ class Survival:
         pairs = list(zip(self.cold.hits, self.cold.exposed, strict=True))[:positions]
         return np.array([h / (n + self.params.prior_strength) for h, n in pairs])
 
+    @property
+    def staleness(self) -> float:
+        """Chance that acceptance has changed since the first draft was last seen, 0..1."""
+        return 1.0 - math.exp(-self.changes.per_s * self._age_s(0))
+
     def exposed(self, position: int) -> float:
         """Remembered request-steps that were exposed to draft `position` (1 is the first)."""
         return self._at(position - 1)[1]

@@ -134,7 +134,7 @@ class Goodput:
         self._clock_s += dt_s
         seconds = [self.models.cost.seconds(cell) for cell in cells]
         self._account_probe(observation, cells, seconds)
-        self.models.load.observe(cells, seconds, dt_s)
+        self.models.load.observe(cells, seconds, dt_s, finite(observation.prefill_batches) or 0.0)
         self._learn_crossings(observation)
         self.models.ledger.observe(cells, seconds, self.models.survival)
         self._learn_clean_share(cells)
@@ -358,6 +358,6 @@ def settle(chosen: Indices, saving: float, incumbent: Indices, outlook: Outlook,
     if saving >= MATERIAL:
         return chosen
     g = np.arange(len(SIZES))
-    gain = outlook.log_rate[g, chosen] - outlook.log_rate[g, incumbent]
+    gain = outlook.value[g, chosen] - outlook.value[g, incumbent]
     ahead = float(np.where(load.shares(STARTS) <= 0, gain, 0.0).mean())
     return chosen if ahead >= MATERIAL_AHEAD else incumbent

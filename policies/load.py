@@ -40,6 +40,8 @@ class Load:
         self.step_s = 0.01
         """Mean seconds of a decode step."""
         self._steps = 0.0
+        self._request_steps = 0.0
+        self._prefills = 0.0
         self._crossed = np.zeros(len(KNOTS))
         """Crossings of the lower edge of each bucket that ticks have shown."""
         self._fallen = np.zeros(len(KNOTS))
@@ -49,8 +51,10 @@ class Load:
         """On which side of each edge the latest tick ended, as far as it shows."""
         self._switched, self._shown = PRIOR_CROSSINGS, PRIOR_CROSSINGS
 
-    def observe(self, cells: Sequence[CellDelta], seconds: Sequence[float], dt_s: float) -> None:
-        """Take one tick; `seconds` are the decode seconds of each cell."""
+    def observe(
+        self, cells: Sequence[CellDelta], seconds: Sequence[float], dt_s: float, prefills: float = 0.0
+    ) -> None:
+        """Take one tick; `seconds` are the decode seconds of each cell, `prefills` the prefill batches."""
         if dt_s > 0:
             fade = 2.0 ** (-dt_s / MEMORY_S)
             self._busy_s = self._busy_s * fade + min(dt_s, sum(seconds))
@@ -60,6 +64,8 @@ class Load:
             return
         fade = 2.0 ** (-steps / MEMORY_STEPS)
         self._steps = self._steps * fade + steps
+        self._request_steps = self._request_steps * fade + sum(cell.request_steps for cell in cells)
+        self._prefills = self._prefills * fade + prefills
         self._crossed *= fade
         self._fallen *= fade
         self.step_s += steps / self._steps * (max(1e-6, sum(seconds) / steps) - self.step_s)
@@ -113,6 +119,11 @@ class Load:
     def shares(self, starts: Sequence[int]) -> Floats:
         """Share of decode time in each interval between `starts`."""
         return self._spread(self.seconds, starts)
+
+    def prefills(self, sizes: Sequence[float]) -> Floats:
+        """Prefill batches per decode step at each of `sizes`, at most 1: each request brings its own."""
+        per_request_step = self._prefills / (self._request_steps + PRIOR_STEPS)
+        return np.minimum(1.0, per_request_step * np.asarray(sizes))
 
     def crossings(self, starts: Sequence[int]) -> Floats:
         """Expected crossings per decode step of a boundary at each of `starts[1:]`."""

@@ -16,9 +16,10 @@ given that of the arm in force, and the acceptance of positions that the arm in 
 The variance of acceptance that was not seen for a while grows with the learned rate of change
 (`acceptance.py`), so an arm becomes worth another look by itself, sooner where the world changes often.
 
-Bounds: the time of all probes stays within `share` of decode time (plus a loan after a start, on the next hour);
-after each probe that changed nothing the arm rests in that bucket, twice as long each time, no longer
-than the mean time between changes of acceptance divided by `looks_per_change`; a drift alarm ends all rests.
+Bounds: the time of all probes stays within `share` of decode time (plus a loan after a start, on the next
+hour), and a probe must bring the more, the less of that is left; after each probe that changed nothing the
+arm rests in that bucket, twice as long each time, no longer than the mean time between changes of acceptance
+divided by `looks_per_change`; a drift alarm ends all rests.
 """
 
 from __future__ import annotations
@@ -236,14 +237,14 @@ class Prober:
         if best is None:
             self._last = None
             return None
-        return self._start(prospect, best[0], best[1], now_s, bucket)
+        return self._start(prospect, best[0], best[1], bucket)
 
     def _bursts(self, clean_steps: float) -> list[int]:
         """The burst lengths that can be expected to bring enough timed steps; else the longest."""
         enough = [n for n in self.params.bursts if (n - 1) * clean_steps >= SAMPLES]
         return enough or [max(self.params.bursts)]
 
-    def _start(self, prospect: Prospect, a: int, n: int, now_s: float, bucket: int) -> Probe | None:
+    def _start(self, prospect: Prospect, a: int, n: int, bucket: int) -> Probe | None:
         low = 1 if prospect.first[a] else KNOTS[max(0, bucket - 1)]
         high = KNOTS[min(len(KNOTS) - 1, bucket + 2)] - 1
         probe = Probe(prospect.arms[a], n, n, low, max(low, high), 1)

@@ -13,10 +13,10 @@ x ties
   staircase of CUDA-graph batch sizes;
 - an arm to its neighbour in the order cold, warm, depth 1, 2, ...: the logarithm of the ratio of their
   times is a stationary process along b (Ornstein-Uhlenbeck: it may drift within its deviation, over the
-  ten doublings that the buckets span).  From one depth to another a step costs between nothing more (memory-bound) and as much
-  more as there are tokens to verify (compute-bound): 0.4 of the latter, give or take 0.15 per draft.  Warm
-  keeps the draft cache in step, cold does not: 0.1 give or take 0.1.  Off may take other kernels than
-  drafting, which verifies: 0.15 give or take 0.55 from off to depth 1;
+  ten doublings that the buckets span).  From one depth to another a step costs between nothing more
+  (memory-bound) and as much more as there are tokens to verify (compute-bound): 0.4 of the latter, give or
+  take 0.15 per draft.  Warm keeps the draft cache in step, cold does not: 0.1 give or take 0.1.  Off may
+  take other kernels than drafting, which verifies: 0.15 give or take 0.55 from off to depth 1;
 - levels only loosely: nothing is assumed about how fast the machine is.
 
 Logarithms make all of this relative, so no constant is tied to a machine.  Timed cells are Gaussian
@@ -69,8 +69,8 @@ class StepCostParams:
     """... and in seconds in which the cell was timed; both must be exceeded."""
     floor: float = 0.005
     """Relative error that no amount of timing removes (batches mixed in one bucket, clocks)."""
-    wander: float = 0.02
-    """Relative deviation by which an untimed cell may move in ten minutes."""
+    wander: float = 0.01
+    """Relative deviation by which an arm may move against the others in ten minutes without a timing."""
     noise: float = 0.1
     """Relative deviation of one step's time while unknown."""
 
@@ -157,7 +157,9 @@ def _rough_timing(cell: CellDelta) -> Timing | None:
     n = cell.after_prefill_steps
     if n < 1 or cell.after_prefill_seconds <= 0 or cell.steps < 1 or cell.request_steps < 1:
         return None
-    return Timing(n / 2, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None, rough=True)
+    return Timing(
+        n / 2, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None, rough=True
+    )
 
 
 def bucket_index(batch_size: float) -> int:
@@ -248,9 +250,9 @@ class CostField:
         return mean, spread
 
     def tie(self, batch_sizes: Sequence[float], batch_size: float) -> Floats:
-        """Squared correlation of each arm's log seconds at `batch_sizes` with that at `batch_size`: sizes x arms.
+        """The share of what is open at `batch_sizes` that timing at `batch_size` can settle, sizes x arms.
 
-        The share of what is open there that timing the arm here can settle.
+        It is the squared correlation of each arm's log seconds here and there.
         """
         to, here = _weights(batch_sizes), _weights([batch_size])[0]
         joint = np.einsum("gk,kla,l->ga", to, self.along, here)

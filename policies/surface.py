@@ -38,6 +38,14 @@ UNSEEN_SHARE = 1e-4
 SPREAD = np.array([0.02, 0.04, 0.09, 0.7, 0.09, 0.04, 0.02])
 UNSEEN_MARGIN = 0.02
 """Log-goodput that a change at a batch size that has not occurred must bring: no hurry there."""
+DRAFT_PREFILL_STEPS = 0.25
+"""Decode steps that the draft model's prefill costs for each prefill batch.  It shows in no decode interval,
+so it cannot be learned; measured on an H200 it was about 2."""
+BLIND = 0.05
+"""Chance of a change of acceptance beyond which frozen is left: in it no request can show one.  For the same
+reason it is not put where no batch has been."""
+FROZEN_HARM = 2.0
+"""A rise from frozen costs so many times one from cold: requests lack the draft cache of their prompt too."""
 SWITCH_STEPS = 0.5
 """Decode steps that a switch costs: 2-3 ms at steps of 5-10 ms (measured on an H200)."""
 
@@ -65,6 +73,8 @@ class Outlook:
     """Of log T between arms, sizes x arms x arms."""
     known: npt.NDArray[np.bool_]
     """Arms that were ever timed."""
+    spared: Floats
+    """Log-goodput that an arm brings outside of decode steps, sizes x arms: frozen spares draft prefills."""
 
     @classmethod
     def of(cls, models: Models, arms: Sequence[Arm]) -> Outlook:
@@ -76,7 +86,14 @@ class Outlook:
         log_s, covariance = field.at(SIZES)
         log_rate = expected.log_tokens[None, :] - log_s
         known = np.array([models.cost.timed_steps(arm) >= KNOWN_STEPS for arm in field.arms])
-        return cls(field.arms, expected, field, log_rate, covariance, known)
+        frozen = np.array([arm.gear is Gear.FROZEN for arm in field.arms])
+        spared = frozen[None, :] * np.log1p(DRAFT_PREFILL_STEPS * models.load.prefills(SIZES))[:, None]
+        return cls(field.arms, expected, field, log_rate, covariance, known, spared)
+
+    @property
+    def value(self) -> Floats:
+        """What counts, sizes x arms: `log_rate`, and what is spared beside it."""
+        return self.log_rate + self.spared
 
     def error(self, incumbent: Indices) -> Floats:
         """Standard error of log_rate[g, a] - log_rate[g, incumbent[g]]; shared error cancels."""
@@ -158,7 +175,7 @@ def _timed_nearby(models: Models, arms: Sequence[Arm], bucket: int) -> npt.NDArr
 
 
 def is_first_off(arms: Sequence[Arm]) -> npt.NDArray[np.bool_]:
-    """The gear of off that is tried first: warm, which harms no request, else the least work that prefills."""
+    """The gear of off that is tried first: warm, which harms no request, else the one of least work."""
     off = [arm for arm in arms if arm.depth == 0 and arm.gear is not Gear.FROZEN]
     first = next((arm for arm in off if arm.gear is Gear.WARM), off[0] if off else None)
     return np.array([arm == first for arm in arms])
@@ -169,16 +186,17 @@ def surface(models: Models, outlook: Outlook, incumbent: Indices) -> Surface:
     share = nearby(models.load.shares(STARTS))
     unseen = share <= 0
     moved = np.arange(len(outlook.arms))[None, :] != incumbent[:, None]
-    value = np.where(outlook.known[None, :] | ~moved, outlook.log_rate, -np.inf)
+    value = np.where(outlook.known[None, :] | ~moved, outlook.value, -np.inf)
     frozen = np.array([arm.gear is Gear.FROZEN for arm in outlook.arms])
-    value = np.where(frozen[None, :] & moved, -np.inf, value)
+    blind = unseen | (models.survival.staleness > BLIND)
+    value = np.where(blind[:, None] & frozen[None, :], -np.inf, value)
     error = np.where(unseen[:, None], UNSEEN_MARGIN, outlook.error(incumbent))
     weight = np.maximum(share, UNSEEN_SHARE)
-    cold = np.array([is_cold(arm) for arm in outlook.arms])
+    harm = np.array([FROZEN_HARM if a.gear is Gear.FROZEN else float(is_cold(a)) for a in outlook.arms])
     switching = (models.load.crossings(STARTS) + UNSEEN_SHARE) * SWITCH_STEPS
     rising = models.load.falls(STARTS) * models.ledger.loss_s(models.load.step_s) / models.load.step_s
-    crossing = switching[:, None, None] * (1.0 - np.eye(len(cold)))
-    crossing = crossing + rising[:, None, None] * (cold[:, None] != cold[None, :])
+    crossing = switching[:, None, None] * (1.0 - np.eye(len(harm)))
+    crossing = crossing + rising[:, None, None] * np.abs(harm[:, None] - harm[None, :])
     return Surface(value, error, incumbent, weight, crossing)
 
 
@@ -211,7 +229,7 @@ def prospect(
     hidden = (~shown[:, None, :] & (positions <= depths[:, None])[None, :, :]).astype(np.float64)
     return Prospect(
         arms=outlook.arms,
-        delta=outlook.log_rate - outlook.log_rate[g, chosen][:, None],
+        delta=outlook.value - outlook.value[g, chosen][:, None],
         cost_variance=outlook.cost_variance_given(chosen),
         floor_variance=models.cost.params.floor**2,
         tie=outlook.field.tie(SIZES, batch),

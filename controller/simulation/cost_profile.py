@@ -9,8 +9,8 @@ A profile is a JSON file (`schema` 1):
 
 `step_ms` maps a row to batch size to the milliseconds of one decode step.  Rows: `plain` (a server
 without speculation), `off_warm` (the plugin's off and warm), `depth_0` (SGLang's own off),
-`depth_0_skip_draft_extend`, `depth_0_plain_decode`, and `depth_K` for K >= 1.  `context` and `prefill` are optional.  Other keys
-describe the measurement and are kept as they are.
+`depth_0_skip_draft_extend`, `depth_0_plain_decode`, and `depth_K` for K >= 1.  `context` and `prefill`
+are optional.  Other keys describe the measurement and are kept as they are.
 
 Between two measured batch sizes the step time is interpolated by PCHIP in log(batch size) and log(ms):
 smooth, positive, through every measured point, and monotone where the measurement is.  Outside of what a
