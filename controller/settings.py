@@ -184,7 +184,7 @@ class LeaseSettings(Section):
 class PolicySettings(Section):
     """Who decides."""
 
-    name: str = "threshold"
+    name: str = "goodput"
     """Name of the policy in force: one of `policies`, or one installed through an entry point."""
     shadow: str | None = None
     """A policy that is asked beside it, on the same observations, and never applied.  `None`: none."""

@@ -177,7 +177,7 @@ class Goodput:
     def _learn_clean_steps(self, cells: Sequence[CellDelta]) -> None:
         steps = sum(cell.steps for cell in cells)
         if steps > 0:
-            clean = min(1.0, sum(c.timed_steps + c.after_prefill_steps / 2 for c in cells) / steps)
+            clean = min(1.0, sum(c.timed_steps + c.after_prefill_steps for c in cells) / steps)
             self._steps_seen = self._steps_seen * 2.0 ** (-steps / 20.0) + steps
             self._clean_steps += min(1.0, steps / self._steps_seen) * (clean - self._clean_steps)
 

@@ -22,7 +22,10 @@ Floats = npt.NDArray[np.float64]
 MEMORY_S, MEMORY_STEPS = 120.0, 20000.0
 PRIOR_IDLE_S = 20.0
 """As if the server had been idle for so long before: what is not known yet is not spent ahead."""
-PRIOR_STEPS = 1000.0
+PRIOR_STEPS, PRIOR_FALLS = 300.0, 0.3
+"""What is believed of falls until they are counted: one in a thousand steps, with the weight of 0.3 falls."""
+PRIOR_TOKENS = 1000.0
+"""As if so many had come without a prefill."""
 PRIOR_CROSSINGS = 3.0
 """Weight of the belief that ticks show every crossing, in crossings."""
 
@@ -40,7 +43,7 @@ class Load:
         self.step_s = 0.01
         """Mean seconds of a decode step."""
         self._steps = 0.0
-        self._request_steps = 0.0
+        self._tokens = 0.0
         self._prefills = 0.0
         self._crossed = np.zeros(len(KNOTS))
         """Crossings of the lower edge of each bucket that ticks have shown."""
@@ -64,7 +67,7 @@ class Load:
             return
         fade = 2.0 ** (-steps / MEMORY_STEPS)
         self._steps = self._steps * fade + steps
-        self._request_steps = self._request_steps * fade + sum(cell.request_steps for cell in cells)
+        self._tokens = self._tokens * fade + sum(cell.tokens for cell in cells)
         self._prefills = self._prefills * fade + prefills
         self._crossed *= fade
         self._fallen *= fade
@@ -121,9 +124,11 @@ class Load:
         return self._spread(self.seconds, starts)
 
     def prefills(self, sizes: Sequence[float]) -> Floats:
-        """Prefill batches per decode step at each of `sizes`, at most 1: each request brings its own."""
-        per_request_step = self._prefills / (self._request_steps + PRIOR_STEPS)
-        return np.minimum(1.0, per_request_step * np.asarray(sizes))
+        """Prefill batches per decode step of one token per request at each of `sizes`, at most 1.
+
+        So many per token: each request brings its own.
+        """
+        return np.minimum(1.0, self._prefills / (self._tokens + PRIOR_TOKENS) * np.asarray(sizes))
 
     def crossings(self, starts: Sequence[int]) -> Floats:
         """Expected crossings per decode step of a boundary at each of `starts[1:]`."""
@@ -134,10 +139,10 @@ class Load:
     def falls(self, starts: Sequence[int]) -> Floats:
         """Expected ticks per decode step in which the batch shrinks below each of `starts[1:]`.
 
-        Until much was seen: one in `PRIOR_STEPS`.
+        Until much was seen: one in a thousand.
         """
         edge = np.array([bucket_index(start) for start in starts[1:]])
-        return np.asarray((self._fallen[edge] + 1.0) / (self._steps + PRIOR_STEPS))
+        return np.asarray((self._fallen[edge] + PRIOR_FALLS) / (self._steps + PRIOR_STEPS))
 
     def _spread(self, weights: Floats, starts: Sequence[int]) -> Floats:
         """Shares by interval: a bucket's weight forms a triangle around its mean batch size.

@@ -56,7 +56,7 @@ class ProbeParams:
     """Greatest share of decode time, 0..1 (0: never probe) ..."""
     loan_share: float = 0.004
     """... and of the decode time of the `loan_s` to come, at the present activity, which may be spent ahead
-    after a start, 0..1.  Together 0.01: over any time longer than `loan_s` probes stay below 1 %."""
+    after a start, 0..1.  Together 0.01: over a steady hour probes stay below 1 %."""
     loan_s: float = 3600.0
     """See `loan_share`, > 0."""
     bursts: tuple[int, ...] = (4, 8, 16, 32, 64)

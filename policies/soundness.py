@@ -17,6 +17,7 @@ MAX_DEPTH = 64
 MAX_STEP_S = 600.0
 MIN_STEP_S = 1e-7
 MAX_GAP_S = 60.0
+PLAIN = {int, float}
 
 
 def finite(value: object, low: float = 0.0, high: float = MAX_COUNT) -> float | None:
@@ -52,19 +53,17 @@ def _is_sound(cell: CellDelta) -> bool:
         cell.after_prefill_steps, cell.after_prefill_seconds, cell.timed_seconds, cell.timed_seconds_sq,
         cell.timed_context_tokens,
     )  # fmt: skip
-    if finite(cell.batch_bucket, 1, 1 << 20) is None or not _are_counts(numbers):
+    if finite(cell.batch_bucket, 1, 1 << 20) is None:
         return False
     for histogram in (cell.accepted, cell.accepted_after_cold):
         if not isinstance(histogram, tuple | list) or len(histogram) > min(cell.arm.depth, MAX_DEPTH) + 1:
             return False
-        if histogram and not _are_counts(histogram):
-            return False
-    return _is_sound_timing(cell)
+    return _are_counts((*numbers, *cell.accepted, *cell.accepted_after_cold)) and _is_sound_timing(cell)
 
 
 def _are_counts(values: Sequence[object]) -> bool:
     """Whether all are numbers within 0..`MAX_COUNT`; a NaN shows in the sum."""
-    if not all(isinstance(value, int | float) for value in values):
+    if not set(map(type, values)) <= PLAIN and not all(isinstance(value, int | float) for value in values):
         return False
     numbers = cast("Sequence[float]", values)
     return min(numbers) >= 0 and max(numbers) <= MAX_COUNT and math.isfinite(math.fsum(numbers))

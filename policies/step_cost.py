@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -131,7 +132,7 @@ class Timing:
 
 
 def timing(cell: CellDelta) -> Timing | None:
-    """The clean part of a cell, else the steps after prefills at half weight; `None`: nothing was timed.
+    """The clean part of a cell, else the steps after prefills; `None`: nothing was timed.
 
     When the steps scatter so much that a stall must be among them, the mean is what it would be if all
     the scatter came from one outlier x: with n-1 equal steps, mean - sd / sqrt(n - 1).
@@ -158,7 +159,7 @@ def _rough_timing(cell: CellDelta) -> Timing | None:
     if n < 1 or cell.after_prefill_seconds <= 0 or cell.steps < 1 or cell.request_steps < 1:
         return None
     return Timing(
-        n / 2, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None, rough=True
+        n, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None, rough=True
     )
 
 
@@ -198,6 +199,29 @@ def prior_field(arms: Sequence[Arm]) -> tuple[Floats, Floats]:
             terms = {here: kept, here + 1: -kept, there: -1.0, there + 1: 1.0}
             tie(terms, (1 - kept) * mean, sd * math.sqrt(1 - kept**2))
     return precision, shift
+
+
+def inverse(precision: Floats, width: int) -> Floats:
+    """Inverse of a symmetric matrix whose blocks of `width` touch their neighbours only: here, the knots.
+
+    Block elimination D_k = A_k - B' D^-1 B, then backwards S_kk = D_k^-1 + G S G', S_kl = -G S_(k+1)l with
+    G = D_k^-1 B_k (Rue & Held, ch. 2.3.1); a third of the time of the dense inverse.
+    """
+    blocks = [slice(at, at + width) for at in range(0, len(precision), width)]
+    inverted = [np.linalg.inv(precision[blocks[0], blocks[0]])]
+    ahead = []
+    for one, two in itertools.pairwise(blocks):
+        beside = precision[one, two]
+        ahead.append(inverted[-1] @ beside)
+        inverted.append(np.linalg.inv(precision[two, two] - beside.T @ ahead[-1]))
+    covariance = np.empty_like(precision)
+    covariance[blocks[-1], blocks[-1]] = inverted[-1]
+    for k in range(len(blocks) - 2, -1, -1):
+        here, rest = blocks[k], slice(blocks[k].stop, None)
+        row = -ahead[k] @ covariance[blocks[k + 1], rest]
+        covariance[here, rest], covariance[rest, here] = row, row.T
+        covariance[here, here] = inverted[k] - row[:, :width] @ ahead[k].T
+    return covariance
 
 
 def ratio(one: Arm, other: Arm) -> tuple[float, float]:
@@ -240,9 +264,8 @@ class CostField:
 
     def at(self, batch_sizes: Sequence[float]) -> tuple[Floats, Floats]:
         """Mean log seconds (sizes x arms) and covariances (sizes x arms x arms), interpolated."""
-        where = [interpolation(b) for b in batch_sizes]
-        i = np.array([k for k, _ in where])
-        w = np.array([w for _, w in where])[:, None]
+        i, w = _places(tuple(batch_sizes))
+        w = w[:, None]
         mean = (1 - w) * self.log_s[i] + w * self.log_s[i + 1]
         w = w[:, :, None]
         crossed = self.to_next[i] + self.to_next[i].swapaxes(1, 2)
@@ -260,11 +283,19 @@ class CostField:
         return np.asarray(joint**2 / (own * np.einsum("k,kla,l->a", here, self.along, here)))
 
 
+@functools.lru_cache(maxsize=16)
+def _places(batch_sizes: tuple[float, ...]) -> tuple[npt.NDArray[np.intp], Floats]:
+    """`interpolation` of each."""
+    where = [interpolation(b) for b in batch_sizes]
+    return np.array([k for k, _ in where], dtype=np.intp), np.array([w for _, w in where])
+
+
 def _weights(batch_sizes: Sequence[float]) -> Floats:
     """Of the knots in an interpolated value: sizes x knots."""
-    weights = np.zeros((len(batch_sizes), len(KNOTS)))
-    for row, (k, w) in zip(weights, map(interpolation, batch_sizes), strict=True):
-        row[k], row[k + 1] = 1 - w, w
+    k, w = _places(tuple(batch_sizes))
+    weights = np.zeros((len(k), len(KNOTS)))
+    row = np.arange(len(k))
+    weights[row, k], weights[row, k + 1] = 1 - w, w
     return weights
 
 
@@ -310,7 +341,7 @@ class StepCost:
         precision, shift = precision.copy(), shift.copy()
         self._refresh_slopes()
         self._measure(precision, shift, chain)
-        covariance = np.linalg.inv(precision)
+        covariance = inverse(precision, len(chain))
         shape = (len(KNOTS), len(chain))
         every = covariance.reshape(*shape, *shape)
         knots = np.arange(len(KNOTS) - 1)
@@ -348,7 +379,14 @@ class StepCost:
         if bucket is not None:
             cell = self.cells.get((bucket, arm))
             return cell.weight if cell else 0.0
-        return sum(cell.weight for (_, a), cell in self.cells.items() if a == arm)
+        return self.timed_by_arm().get(arm, 0.0)
+
+    def timed_by_arm(self) -> dict[Arm, float]:
+        """The same over all buckets, of every arm that was ever timed."""
+        steps: dict[Arm, float] = {}
+        for (_, arm), cell in self.cells.items():
+            steps[arm] = steps.get(arm, 0.0) + cell.weight
+        return steps
 
     def context_slope(self, arm: Arm) -> float:
         """Seconds per context token, >= 0; shrunk towards the slope of all arms together."""
@@ -369,19 +407,16 @@ class StepCost:
         """Add every timed cell to the field: a Gaussian measurement between two knots."""
         index = {arm: a for a, arm in enumerate(chain)}
         rows = [
-            (
-                *interpolation(max(cell.batch, KNOTS[k])),
-                index[arm],
-                self._log_s(arm, cell),
-                cell.variance(self.params),
-            )
+            (max(cell.batch, KNOTS[k]), index[arm], self._log_s(arm, cell), cell.variance(self.params))
             for (k, arm), cell in self.cells.items()
             if arm in index and cell.weight > 0
         ]
         if not rows:
             return
-        knot, w, a, value, variance = (np.array(column) for column in zip(*rows, strict=True))
-        one = knot.astype(np.intp) * len(chain) + a.astype(np.intp)
+        batch, a, value, variance = np.array(rows).T
+        knot = np.clip(np.searchsorted(KNOTS, batch, side="right") - 1, 0, len(KNOTS) - 2)
+        w = np.clip(np.log2(batch / np.array(KNOTS)[knot]) / OCTAVES[knot], 0.0, 1.0)
+        one = knot * len(chain) + a.astype(np.intp)
         two = one + len(chain)
         weight = 1.0 / variance
         np.add.at(precision, (one, one), weight * (1 - w) ** 2)
@@ -409,12 +444,12 @@ class StepCost:
 
     def _learn(self, k: int, arm: Arm, seen: Timing, dt_s: float) -> bool:
         known = self.cells.get((k, arm))
-        context = seen.context if seen.context is not None else known.context if known else self.context
-        seen = dataclasses.replace(seen, context=context)
+        if seen.context is None:
+            seen = dataclasses.replace(seen, context=known.context if known else self.context)
         if known is None:
             usual = self._usual_cv2(k)
             cv2 = usual if seen.rough else (usual * 4 + seen.cv2 * seen.steps) / (4 + seen.steps)
-            self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, context)
+            self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, context_of(seen))
             return False
         expected = self._expected(k, arm, known, seen)
         error = math.sqrt(known.cv2 / seen.steps + known.variance(self.params) + self.params.floor**2)

@@ -8,6 +8,7 @@ its error from `step_cost.py`, what cold costs later from `gears.py`, what occur
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,7 +41,7 @@ UNSEEN_MARGIN = 0.02
 """Log-goodput that a change at a batch size that has not occurred must bring: no hurry there."""
 DRAFT_PREFILL_STEPS = 0.25
 """Decode steps that the draft model's prefill costs for each prefill batch.  It shows in no decode interval,
-so it cannot be learned; measured on an H200 it was about 2."""
+so it cannot be learned; by whole batches of cold and frozen on an H200 it was between 0 and 2.7."""
 BLIND = 0.05
 """Chance of a change of acceptance beyond which frozen is left: in it no request can show one.  For the same
 reason it is not put where no batch has been."""
@@ -85,9 +86,11 @@ class Outlook:
         expected = yields(p, variance, depths)
         log_s, covariance = field.at(SIZES)
         log_rate = expected.log_tokens[None, :] - log_s
-        known = np.array([models.cost.timed_steps(arm) >= KNOWN_STEPS for arm in field.arms])
+        timed = models.cost.timed_by_arm()
+        known = np.array([timed.get(arm, 0.0) >= KNOWN_STEPS for arm in field.arms])
         frozen = np.array([arm.gear is Gear.FROZEN for arm in field.arms])
         spared = frozen[None, :] * np.log1p(DRAFT_PREFILL_STEPS * models.load.prefills(SIZES))[:, None]
+        spared = spared * (models.survival.staleness <= BLIND)
         return cls(field.arms, expected, field, log_rate, covariance, known, spared)
 
     @property
@@ -135,8 +138,13 @@ def size_index(batch_size: float) -> int:
 
 
 def _aftermath_s(models: Models, arms: Sequence[Arm], in_force: Arm) -> Floats:
-    """Seconds that a probe of each arm costs after it is over."""
+    """Seconds that a probe of each arm costs after it is over.
+
+    While drafting, cold is not tried at all where warm is built: that tells as much of off, and harms nobody.
+    """
     loss_s = 0.0 if is_cold(in_force) else models.ledger.loss_s(models.load.step_s)
+    if in_force.depth and any(arm.gear is Gear.WARM for arm in arms):
+        return np.array([math.inf if is_cold(arm) else 0.0 for arm in arms])
     return np.array([loss_s * is_cold(arm) for arm in arms])
 
 

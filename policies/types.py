@@ -43,6 +43,10 @@ class Arm:
             msg = f"gear must be on exactly when depth > 0, got depth {self.depth} gear {self.gear!r}"
             raise ValueError(msg)
 
+    def __hash__(self) -> int:
+        """Arms are keys of what is learned, asked for thousands of times a tick: enums hash slowly."""
+        return self.depth or hash(self.gear.value)
+
     def __str__(self) -> str:
         return str(self.depth) if self.depth else f"0 {self.gear}"
 

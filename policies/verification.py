@@ -1,19 +1,23 @@
 """After a change, was it right?  Measured against measured; taken back when it was not.
 
-Independent of any policy's model: before a change and after it the tokens per second of the batch-size
-bucket that is in use are taken from the telemetry, and compared.
+Independent of any policy's model: before a change and after it the speed of the batch-size bucket that is in
+use is taken from the telemetry, and both are compared at the same acceptance.
 
-    rate = batch size * (1 + mean accepted drafts) * timed steps / timed seconds
+    speed = timed request-steps / timed seconds          rate = speed * (1 + S(1) + ... + S(depth))
 
-Requests that lived through a cold step are left out of the mean: they say nothing about the arm.
+S, the survival of accepted drafts, is that since the change; of drafts that are made no more, the latest
+before it.  (A chain is nested: a deeper arm shows what a shallower one would have had accepted.)  Else a
+change that answers a fall of acceptance would be blamed for it.  Requests that lived through a cold step are
+left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
+from policies.acceptance import Counts, exposure
 from policies.base import Policy
 from policies.guard import Guard
 from policies.soundness import elapsed_s, sound_cells
@@ -21,6 +25,12 @@ from policies.step_cost import KNOTS, bucket_index
 from policies.types import Action, Arm, CellDelta, Decision, Observation, Reason, Row, Schedule
 
 MEMORY_TICKS = 20.0
+MEMORY_S = 5.0
+"""Half-life of the acceptance before a change, in seconds with drafts."""
+ENOUGH = 50.0
+"""Request-steps of a draft since the change that tell its acceptance."""
+NEXT_TO_NOTHING = 0.01
+"""Drafts that are reached less often add nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +59,19 @@ class VerificationParams:
 
 
 @dataclass(slots=True)
-class Rate:
-    """Mean and variance of the ticks' rates, exponentially forgotten."""
+class Speed:
+    """Mean and variance of the ticks' request-steps per second, exponentially forgotten."""
 
     ticks: float = 0.0
     mean: float = 0.0
     variance: float = 0.0
 
-    def add(self, rate: float) -> None:
+    def add(self, speed: float) -> None:
         """One more tick."""
         self.ticks = self.ticks * 2.0 ** (-1.0 / MEMORY_TICKS) + 1.0
-        delta = rate - self.mean
+        delta = speed - self.mean
         self.mean += delta / self.ticks
-        self.variance += (delta * (rate - self.mean) - self.variance) / self.ticks
+        self.variance += (delta * (speed - self.mean) - self.variance) / self.ticks
 
     @property
     def error(self) -> float:
@@ -76,9 +86,40 @@ class Trial:
     bucket: int
     arm: Arm
     before: Schedule
-    baseline: Rate
+    arm_before: Arm
+    baseline: Speed
+    accepted_before: Counts
     since_s: float
-    after: Rate
+    after: Speed = field(default_factory=Speed)
+    accepted: Counts = field(default_factory=Counts)
+
+    def rates(self) -> tuple[float, float] | None:
+        """Tokens per second before and after, at the same acceptance; `None` while that is not known."""
+        before = self._tokens(self.arm_before.depth)
+        after = self._tokens(self.arm.depth)
+        if before is None or after is None:
+            return None
+        return self.baseline.mean * before, self.after.mean * after
+
+    def _tokens(self, depth: int) -> float | None:
+        """Expected tokens per request and step."""
+        survived, total = 1.0, 1.0
+        for j in range(depth):
+            if survived < NEXT_TO_NOTHING:
+                break
+            share = self._accepted_share(j)
+            if share is None:
+                return None
+            survived *= share
+            total += survived
+        return total
+
+    def _accepted_share(self, j: int) -> float | None:
+        """Of the drafts j (0 is the first) that were verified, since the change or before it."""
+        for counts, enough in ((self.accepted, ENOUGH), (self.accepted_before, 1.0), (self.accepted, 1.0)):
+            if j < len(counts.exposed) and counts.exposed[j] >= enough:
+                return counts.hits[j] / counts.exposed[j]
+        return None
 
 
 @dataclass(slots=True)
@@ -95,7 +136,8 @@ class Verified(Guard):
     def __init__(self, inner: Policy, params: VerificationParams | None = None) -> None:
         super().__init__(inner)
         self._params = params or VerificationParams()
-        self._rates: dict[tuple[int, Arm], Rate] = {}
+        self._speeds: dict[tuple[int, Arm], Speed] = {}
+        self._accepted = Counts()
         self._rests: dict[tuple[int, Arm], Rested] = {}
         self._current: Schedule | None = None
         self._trial: Trial | None = None
@@ -105,10 +147,11 @@ class Verified(Guard):
     def decide(self, observation: Observation) -> Decision:
         """The proposal, without arms that rest; or the schedule before, when the change has failed."""
         proposal = self.inner.decide(observation)
-        self._clock_s += elapsed_s(self._now_s, observation.now_s)
+        dt_s = elapsed_s(self._now_s, observation.now_s)
+        self._clock_s += dt_s
         self._now_s = observation.now_s
         cells = sound_cells(observation.cells)
-        self._measure(cells)
+        self._measure(cells, dt_s)
         if proposal.action is Action.RELEASE:
             self._current = self._trial = None
             return proposal
@@ -119,14 +162,20 @@ class Verified(Guard):
             return proposal
         return self._let_through(proposal, proposal.schedule, cells)
 
-    def _measure(self, cells: Iterable[CellDelta]) -> None:
+    def _measure(self, cells: Sequence[CellDelta], dt_s: float) -> None:
+        drafting = [cell for cell in cells if cell.arm.depth]
+        hits, exposed = exposure([c.accepted for c in drafting], [c.arm.depth for c in drafting])
+        if drafting:
+            self._accepted.add(hits, exposed, dt_s, (0.0, MEMORY_S))
+        if self._trial is not None:
+            self._trial.accepted.add(hits, exposed, 0.0, (0.0, MEMORY_S))
         for cell in cells:
-            rate, key = clean_rate(cell), (bucket_index(cell.batch_bucket), cell.arm)
-            if rate is None:
+            speed, key = clean_speed(cell), (bucket_index(cell.batch_bucket), cell.arm)
+            if speed is None:
                 continue
-            self._rates.setdefault(key, Rate()).add(rate)
+            self._speeds.setdefault(key, Speed()).add(speed)
             if self._trial is not None and key == (self._trial.bucket, self._trial.arm):
-                self._trial.after.add(rate)
+                self._trial.after.add(speed)
 
     def _judge(self) -> Trial | None:
         """The trial, when it has failed; one that has passed or waited too long ends."""
@@ -138,9 +187,12 @@ class Verified(Guard):
                 self._trial = None
             return None
         self._trial = None
-        error = math.hypot(trial.baseline.error, trial.after.error)
-        least = trial.baseline.mean * (1 - p.tolerance) - p.confidence * error
-        if trial.after.mean >= least:
+        rates = trial.rates()
+        if rates is None:
+            return None
+        before, after = rates
+        error = math.hypot(trial.baseline.error / trial.baseline.mean, trial.after.error / trial.after.mean)
+        if after >= before * (1 - p.tolerance - p.confidence * error):
             self._rests.pop((trial.bucket, trial.arm), None)
             return None
         return trial
@@ -150,16 +202,17 @@ class Verified(Guard):
         rest = self._rests.get(key, Rested(0.0, self._params.rest_s))
         self._rests[key] = Rested(self._clock_s + rest.next_s, min(2 * rest.next_s, self._params.max_rest_s))
         self._current = trial.before
+        before, after = trial.rates() or (0.0, 0.0)
         evidence = {
             "batch_bucket": KNOTS[trial.bucket],
             "arm": str(trial.arm),
-            "before_tok_s": round(trial.baseline.mean, 3),
-            "after_tok_s": round(trial.after.mean, 3),
+            "before_tok_s": round(before, 3),
+            "after_tok_s": round(after, 3),
             "rest_s": rest.next_s,
         }
         detail = (
-            f"depth {trial.arm} brought {trial.after.mean:.0f} tok/s from batch size {KNOTS[trial.bucket]}, "
-            f"before it were {trial.baseline.mean:.0f}: taken back, rests {rest.next_s:.0f} s"
+            f"depth {trial.arm} brings {after:.0f} tok/s from batch size {KNOTS[trial.bucket]}, "
+            f"depth {trial.arm_before} {before:.0f}: taken back, rests {rest.next_s:.0f} s"
         )
         return Decision(Action.GOVERN, Reason.ROLLED_BACK, detail, trial.before, evidence=evidence)
 
@@ -185,10 +238,11 @@ class Verified(Guard):
             return
         k = bucket_index(busiest.batch_bucket)
         arm, before = schedule.arm_for(KNOTS[k]), current.arm_for(KNOTS[k])
-        baseline = self._rates.get((k, before))
+        baseline = self._speeds.get((k, before))
         if arm != before and baseline is not None and baseline.ticks >= 2:
-            known = Rate(baseline.ticks, baseline.mean, baseline.variance)
-            self._trial = Trial(k, arm, current, known, self._clock_s, Rate())
+            known = Speed(baseline.ticks, baseline.mean, baseline.variance)
+            seen = Counts(list(self._accepted.hits), list(self._accepted.exposed))
+            self._trial = Trial(k, arm, current, before, known, seen, self._clock_s)
 
     def _without_resting(self, schedule: Schedule, current: Schedule) -> Schedule:
         """`schedule`, but as in `current` in every bucket where its arm rests."""
@@ -204,14 +258,8 @@ class Verified(Guard):
         return Schedule(tuple(rows)).merged()
 
 
-def clean_rate(cell: CellDelta) -> float | None:
-    """Tokens per second of a cell's clean steps, by its requests without a cold past; `None`: unknown."""
-    if cell.timed_steps < 2 or cell.timed_seconds <= 0:
+def clean_speed(cell: CellDelta) -> float | None:
+    """Request-steps per second of a cell's clean steps; `None`: unknown."""
+    if cell.timed_steps < 2 or cell.timed_seconds <= 0 or cell.timed_request_steps <= 0:
         return None
-    batch, tokens = cell.timed_request_steps / cell.timed_steps, 1.0
-    if cell.arm.depth:
-        seen = sum(cell.accepted)
-        if seen <= 0:
-            return None
-        tokens += sum(i * n for i, n in enumerate(cell.accepted)) / seen
-    return batch * tokens * cell.timed_steps / cell.timed_seconds
+    return cell.timed_request_steps / cell.timed_seconds

@@ -14,18 +14,19 @@ from controller.bench.statistics import quantile
 
 MIN_TIMED_STEPS = 20
 """A cell with fewer clean steps says too little."""
-_ROW_OF_GEAR = {"warm": "depth_0", "cold": "depth_0_plain_decode", "frozen": "depth_0_plain_decode"}
+_ROW_OF_GEAR = {"cold": "depth_0_plain_decode", "frozen": "depth_0_plain_decode"}
 
 
 def cost_profile(outcome: Outcome, name: str) -> dict[str, Any] | None:
     """The profile; `None` when no step time was measured."""
+    about: Mapping[str, Any] = outcome.about
     rows: dict[str, dict[int, float]] = {}
     for label, depth in outcome.held_depths().items():
         if label in outcome.plain:
             rows["plain"] = _plain_row(outcome, label)
             continue
         for concurrency in sorted(outcome.throughput().get(label, {})):
-            row = _row_name(depth, label)
+            row = _row_name(depth, label, own_off=_own_off(about))
             for batch_size, ms in _steered(outcome, label, depth, concurrency).items():
                 rows.setdefault(row, {}).setdefault(batch_size, ms)
     step_ms = {
@@ -35,7 +36,6 @@ def cost_profile(outcome: Outcome, name: str) -> dict[str, Any] | None:
     }
     if not step_ms:
         return None
-    about: Mapping[str, Any] = outcome.about
     profile = {"schema": 1, "name": name, "sglang": about.get("sglang_version"), "model": about.get("model")}
     context = _context(outcome)
     if context is not None:
@@ -47,8 +47,17 @@ def cost_profile(outcome: Outcome, name: str) -> dict[str, Any] | None:
     }
 
 
-def _row_name(depth: int, label: str) -> str:
-    return f"depth_{depth}" if depth else _ROW_OF_GEAR[label.removeprefix("off-")]
+def _own_off(about: Mapping[str, Any]) -> bool:
+    """Whether off was SGLang's own, the plugin's plain decoding not being in force."""
+    status = about.get("plain_decode")
+    return isinstance(status, Mapping) and status.get("in_force") is False
+
+
+def _row_name(depth: int, label: str, *, own_off: bool) -> str:
+    if depth:
+        return f"depth_{depth}"
+    gear = label.removeprefix("off-")
+    return _ROW_OF_GEAR.get(gear, "depth_0" if own_off else "off_warm")
 
 
 def _steered(outcome: Outcome, label: str, depth: int, concurrency: int) -> dict[int, float]:

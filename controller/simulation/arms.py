@@ -8,7 +8,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from controller.simulation.cost_profile import OWN_OFF, PLAIN, SKIP_DRAFT_EXTEND, WARM, CostProfile
+from controller.simulation.cost_profile import (
+    OWN_OFF,
+    PLAIN,
+    PLAIN_DECODE,
+    SKIP_DRAFT_EXTEND,
+    WARM,
+    CostProfile,
+)
 
 Arm: TypeAlias = tuple[int, str]
 """Draft depth and gear (`on`, `warm`, `cold`), as the hook's schedule names them."""
@@ -20,15 +27,17 @@ OFF_COLD: Arm = (0, "cold")
 def arm_rows(profile: CostProfile, *, plain_decode: bool = True) -> dict[Arm, str]:
     """The arms that an engine with this profile has, each with its row; raises `ValueError` for none.
 
-    With the hook's plain decoding in force (`plain_decode`) off and cold is `plain`, and off and warm is
-    `off_warm`; without it they are `depth_0_skip_draft_extend` and `depth_0`, SGLang's own off.  A profile
-    that never measured the hook's warm gear has SGLang's own instead.
+    With the hook's plain decoding in force (`plain_decode`) off and cold is `plain` (where there is no such
+    row, `depth_0_plain_decode`), and off and warm is `off_warm`; without it they are
+    `depth_0_skip_draft_extend` and `depth_0`, SGLang's own off.  A profile that never measured the hook's
+    warm gear has SGLang's own instead.
     """
     rows: dict[Arm, str] = {}
     warm = WARM if plain_decode and WARM in profile.rows else OWN_OFF
     if warm in profile.rows:
         rows[OFF_WARM] = warm
-    cold = PLAIN if plain_decode else SKIP_DRAFT_EXTEND
+    plain = PLAIN if PLAIN in profile.rows else PLAIN_DECODE
+    cold = plain if plain_decode else SKIP_DRAFT_EXTEND
     if cold in profile.rows:
         rows[OFF_COLD] = cold
     rows |= {(depth, "on"): f"depth_{depth}" for depth in profile.depths}

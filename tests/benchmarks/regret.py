@@ -3,7 +3,9 @@
     python -m tests.benchmarks.regret --trace azure_code.csv --out docs/results/replay
 
 writes `OUT.json` (every figure of every run) and `OUT.md` (the table).  The trace is an Azure LLM inference
-trace (or any other that `specgov replay` reads); see docs/simulator.md.
+trace (or any other that `specgov replay` reads); see docs/simulator.md.  `native` is SGLang's own rule on a
+server without the plugin: its off is SGLang's own depth 0, so its regret is against another oracle, and what
+can be compared are the decode seconds.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -20,6 +23,7 @@ from typing import Any
 from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.arrivals import read_arrivals
 from controller.simulation.cost_profile import load_profile
+from controller.simulation.engine import EngineConfig
 from controller.simulation.replay import Run, Scenario, fixed_arms, replay_policy
 from controller.simulation.replay_command import guarded
 from controller.simulation.report import run_to_json
@@ -28,6 +32,9 @@ from policies.base import Learner
 PROFILES = ("h200_llama8b_triton", "h200_llama8b_fa3")
 ACCEPTANCE = ("0.745", "0.366", "0.745@0,0.366@300,...")
 RATE_SCALES = {"low": 1.0, "mixed": 4.0, "saturated": 12.0}
+
+
+POLICIES = (("goodput", "cold"), ("goodput", "warm"), ("native", "cold"), ("threshold", "cold"))
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,9 @@ class Case:
     def scenario(self, trace: str, seed: int) -> Scenario:
         """What is replayed."""
         arrivals = read_arrivals(trace).scaled(RATE_SCALES[self.load]).lasting(self.seconds)
-        return Scenario(load_profile(self.profile), arrivals, parse_acceptance(self.acceptance), seed=seed)
+        engine = EngineConfig(plain_decode=self.policy != "native")
+        acceptance = parse_acceptance(self.acceptance)
+        return Scenario(load_profile(self.profile), arrivals, acceptance, engine=engine, seed=seed)
 
 
 def replay(work: tuple[Case, str]) -> dict[str, Any]:
@@ -64,19 +73,35 @@ def replay(work: tuple[Case, str]) -> dict[str, Any]:
     return {**asdict(case), **run_to_json(run, fixed_arms(scenario))}
 
 
+HEADINGS = (
+    "profile", "acceptance", "load", "policy", "start", "decode s", "regret", "with cold harm",
+    "vs always off", "vs best fixed", "probes", "switches/min",
+)  # fmt: skip
+
+
 def table(results: Iterable[Mapping[str, Any]]) -> str:
     """The figures that have a target, as Markdown."""
-    lines = [
-        "| profile | acceptance | load | policy | start | regret | vs best fixed | probes | switches |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    lines = [f"| {' | '.join(HEADINGS)} |", f"|{' --- |' * len(HEADINGS)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row(result))} |" for result in results)]) + "\n"
+
+
+def row(r: Mapping[str, Any]) -> list[str]:
+    """One replay's cells."""
+    drift = "drifting" if "@" in r["acceptance"] else r["acceptance"]
+    own = r["policy"] == "native"
+    shares = [
+        r["regret"],
+        r["regret_with_cold_harm"],
+        r["against"].get("always_off"),
+        r["against_best_fixed"],
     ]
-    for r in results:
-        drift = "drifting" if "@" in r["acceptance"] else r["acceptance"]
-        shown = (_percent(r[name]) for name in ("regret", "against_best_fixed", "probe_share"))
-        median = r["switches"]["per_minute_median"]
-        cells = (r["profile"], drift, r["load"], r["policy"], r["start"], *shown, f"{median:g}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    shown = ["other oracle" if own else _percent(value) for value in shares]
+    median = r["switches"]["per_minute_median"]
+    names = [str(r[name]) for name in ("profile", "load", "policy", "start")]
+    return [
+        names[0], drift, *names[1:], f"{r['decode_seconds']:.1f}", *shown,
+        _percent(r["probe_share"]), "unknown" if median is None else f"{median:g}",
+    ]  # fmt: skip
 
 
 def _percent(value: float | None) -> str:
@@ -91,27 +116,29 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=3600.0)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--jobs", type=int, default=2)
-    options.add_argument("--policy", action="append")
+    options.add_argument("--policy", action="append", help="one or several of goodput, native, threshold")
     options.add_argument("--start", choices=("cold", "warm"), action="append")
     given = options.parse_args()
     cases = [
         Case(profile, acceptance, load, policy, start, given.seconds, given.seed)
-        for policy in given.policy or ("goodput",)
-        for start in given.start or ("cold", "warm")
+        for policy, start in POLICIES
+        if policy in (given.policy or [policy]) and start in (given.start or [start])
         for profile in PROFILES
         for acceptance in ACCEPTANCE
         for load in RATE_SCALES
     ]
-    results = []
     out = Path(given.out)
     out.parent.mkdir(parents=True, exist_ok=True)
+    results = []
+    began_s = time.monotonic()
     with ProcessPoolExecutor(given.jobs) as pool:
         for result in pool.map(replay, [(case, given.trace) for case in cases]):
             results.append(result)
             out.with_suffix(".json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-            sys.stdout.write(table([result]).splitlines()[-1] + "\n")
+            out.with_suffix(".md").write_text(table(results), encoding="utf-8")
+            done = f"{len(results)}/{len(cases)}, {time.monotonic() - began_s:.0f} s"
+            sys.stdout.write(f"{done}: {' | '.join(row(result))}\n")
             sys.stdout.flush()
-    out.with_suffix(".md").write_text(table(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -71,6 +71,31 @@ def test_a_change_that_lowers_the_rate_is_taken_back_and_its_arm_rests() -> None
     assert guard.decide(tick(80, Arm(1), 1000.0)).schedule == DEEP
 
 
+def accepting(now_s: float, arm: Arm, step_s: float, hits: tuple[int, ...]) -> Observation:
+    """100 steps at 8 requests; `hits[i]` of the 800 request-steps have i drafts accepted."""
+    cell = CellDelta(
+        8, arm, 100, 800, 800, hits, (0,) * len(hits), 100, 100 * step_s, 100 * step_s**2, 800, 800 * 300
+    )
+    return Observation(now_s=now_s, built=BUILT, cells=(cell,))
+
+
+@pytest.mark.parametrize(("step_s", "taken_back"), [(0.010, False), (0.014, True)])
+def test_a_change_is_not_blamed_for_a_fall_of_acceptance(step_s: float, *, taken_back: bool) -> None:
+    """Depth 3 with all accepted brings 8 * 4 / 0.018 = 1778 tok/s; then half of the first drafts are wrong.
+
+    What follows them is believed as before, so depth 3 would now bring 8 * (1 + 3 * 0.5) / 0.018 = 1111.
+    Depth 1 brings 8 * 1.5 / 0.010 = 1200 and stays; with steps of 14 ms it were 857, and is taken back.
+    """
+    script = Script(DEEP)
+    guard = Verified(script)
+    for t in range(10):
+        guard.decide(accepting(t, Arm(3), 0.018, (0, 0, 0, 800)))
+    script.schedule = SHALLOW
+    guard.decide(accepting(10, Arm(3), 0.018, (0, 0, 0, 800)))
+    after = [guard.decide(accepting(11 + t, Arm(1), step_s, (400, 400))) for t in range(10)]
+    assert any(d.reason is Reason.ROLLED_BACK for d in after) is taken_back
+
+
 def test_a_change_that_brings_more_stays() -> None:
     """1100 tok/s after 1000."""
     _, _, after = changed(1100.0)

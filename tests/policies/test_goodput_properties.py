@@ -1,18 +1,31 @@
-"""No observation, however broken, makes a policy raise or name what is not built."""
+"""No observation, however broken, makes a policy raise or name what is not built; what is better is found."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.bandit import Bandit
 from policies.goodput import Goodput
 from policies.guards import GuardParams, stack
-from policies.types import OFF_COLD, OFF_WARM, Action, Arm, CellDelta, Observation, Row, Schedule
+from policies.types import (
+    OFF_COLD,
+    OFF_WARM,
+    Action,
+    Arm,
+    CellDelta,
+    Gear,
+    Observation,
+    Row,
+    Schedule,
+)
+from tests.policies.bench import Bench
 
-ARMS = (OFF_COLD, OFF_WARM, Arm(1), Arm(2), Arm(3), Arm(7))
+ARMS = (Arm(0, Gear.FROZEN), OFF_COLD, OFF_WARM, Arm(1), Arm(2), Arm(3), Arm(7))
 numbers = st.one_of(
     st.integers(-5, 5000),
     st.floats(-1e3, 1e6),
@@ -99,3 +112,55 @@ def test_a_schedule_that_was_in_force_but_is_not_built_is_replaced() -> None:
     decision = Goodput().decide(observation)
     assert decision.schedule.arm_for(1) == Arm(2)
     assert decision.schedule.arm_for(64) in (Arm(2), OFF_COLD)
+
+
+CHOICE = (OFF_WARM, Arm(1), Arm(2), Arm(4))
+engines = st.tuples(
+    st.sampled_from(CHOICE),  # the best arm
+    st.sampled_from(CHOICE),  # the arm that the engine starts with
+    st.integers(1, 300),  # requests
+    st.floats(0.05, 0.95),  # acceptance of every draft
+    st.floats(0.0005, 0.2),  # seconds a token takes with the best arm
+    st.integers(0, 1000),
+)
+
+
+def tokens(arm: Arm, p: float) -> float:
+    """Expected tokens per request and step."""
+    return sum(p**j for j in range(arm.depth + 1))
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(engines)
+def test_an_arm_that_is_strictly_better_is_found(engine: tuple[Arm, Arm, int, float, float, int]) -> None:
+    """One of four arms takes a fifth less time per token: in force within a minute, on any machine."""
+    best, start, batch, p, token_s, seed = engine
+
+    def seconds(_batch: int, arm: Arm) -> float:
+        return token_s * tokens(arm, p) * (1.0 if arm == best else 1.25)
+
+    bench = Bench(
+        Goodput(), lambda _t: batch, p=lambda _t: p, seconds=seconds, built=CHOICE, seed=seed,
+        schedule=Schedule.constant(start),
+    ).run(60)  # fmt: skip
+    assert bench.schedule.arm_for(batch) == best
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(engines, st.floats(0.01, 0.15))
+def test_noise_alone_does_not_make_it_flap(
+    engine: tuple[Arm, Arm, int, float, float, int], noise: float
+) -> None:
+    """Four arms of equal goodput under any noise: at most three changes of what is in use in two minutes.
+
+    One in eight such runs changes once (60 runs by hand), which between equals costs nothing.
+    """
+    _, start, batch, p, token_s, seed = engine
+    bench = Bench(
+        Goodput(), lambda _t: batch, p=lambda _t: p, seconds=lambda _b, arm: token_s * tokens(arm, p),
+        built=CHOICE, seed=seed, noise=noise, schedule=Schedule.constant(start),
+    )  # fmt: skip
+    in_use = [bench.run(1).schedule.arm_for(batch) for _ in range(120)]
+    assert sum(a != b for a, b in itertools.pairwise(in_use)) <= 3

@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from policies.step_cost import KNOTS, StepCost, StepCostParams, interpolation, timing
+from policies.step_cost import (
+    KNOTS,
+    StepCost,
+    StepCostParams,
+    interpolation,
+    inverse,
+    prior_field,
+    timing,
+)
 from policies.types import OFF_COLD, OFF_WARM, Arm, CellDelta
 
 ARMS = (OFF_COLD, OFF_WARM, Arm(1), Arm(2), Arm(4))
@@ -45,6 +53,41 @@ def test_neighbouring_depths_share_what_is_known() -> None:
     assert one[0] < two[0] < four[0] < 2 * one[0]
     assert two[1] < one[1] < 0.25
     assert two[1] < four[1] < 0.35
+
+
+def test_the_gears_of_off_share_what_is_known_and_drafting_does_not() -> None:
+    """Warm takes 10 ms: cold is expected 10 % below, give or take 10 %; drafting may take other kernels."""
+    cost = StepCost()
+    cost.observe([cell(32, OFF_WARM, 10.0)], 1.0)
+    cold, error = at(cost, 32, OFF_COLD)
+    assert (cold, error) == (pytest.approx(9.05, abs=0.05), pytest.approx(0.10, abs=0.01))
+    assert at(cost, 32, Arm(1))[1] > 0.5
+
+
+def test_the_block_inverse_is_the_inverse() -> None:
+    """Of the prior over 20 knots and 5 arms: times the matrix it gives one, to 1e-6."""
+    precision, _ = prior_field(ARMS)
+    product = inverse(precision, len(ARMS)) @ precision
+    assert product == pytest.approx(np.eye(len(precision)), abs=1e-6)
+
+
+def test_timing_here_settles_less_the_farther_away() -> None:
+    """With 32 requests timed, all that is open of depth 2 is settled at 64 by timing at 64, less at 512."""
+    cost = StepCost()
+    cost.observe([cell(32, OFF_COLD, 10.0)], 1.0)
+    field = cost.field(ARMS)
+    tie = field.tie([64, 128, 512, 1], 64)[:, field.arms.index(Arm(2))]
+    assert tie[0] == pytest.approx(1.0)
+    assert 1 > tie[1] > tie[2] > 0
+
+
+def test_an_arm_that_was_never_timed_scatters_as_the_others_do() -> None:
+    """100 steps that hardly scatter outweigh, in their bucket, the belief of 10 % with the weight of 4."""
+    cost = StepCost()
+    cost.observe([cell(32, Arm(2), 10.0, steps=100)], 1.0)
+    known = cost.noise(Arm(2), KNOTS.index(32))
+    assert cost.noise(Arm(4), KNOTS.index(32)) == pytest.approx((4 * 0.01 + 100 * known) / 104, rel=0.02)
+    assert cost.noise(Arm(4), KNOTS.index(64)) == pytest.approx(0.01)
 
 
 def test_a_staircase_is_not_smoothed_away() -> None:
@@ -102,10 +145,10 @@ def test_context_that_grows_moves_what_was_timed_before() -> None:
 
 
 def test_steps_after_a_prefill_are_used_when_there_are_no_clean_ones() -> None:
-    """4 steps of 10 ms after prefills, none clean: 10 ms, with the weight of two."""
+    """4 steps of 10 ms after prefills, none clean: 10 ms."""
     rough = CellDelta(256, OFF_COLD, 4, 1024, 1024, (), (), 0, 0.0, 0.0, 0, 0, 4, 0.04)
     assert timing(rough).mean_s == pytest.approx(0.010)
-    assert timing(rough).steps == 2
+    assert timing(rough).steps == 4
 
 
 def test_between_two_knots_the_line_is_straight_in_logarithms() -> None:

@@ -96,6 +96,17 @@ def test_the_profile_is_one_that_the_simulator_reads():
     assert parse_profile(profile).depths == (2,)
 
 
+@pytest.mark.parametrize(
+    ("status", "row"),
+    [({"in_force": True}, "off_warm"), (None, "off_warm"), ({"in_force": False}, "depth_0")],
+)
+def test_off_and_warm_is_sglangs_own_only_where_plain_decoding_is_not_in_force(status, row):
+    """The same 4.9 ms at batch size 1, in the row that says what was measured."""
+    windows = [replace(w, label="off-warm") if w.label == "off-cold" else w for w in OUTCOME.windows]
+    outcome = replace(OUTCOME, windows=windows, about={**OUTCOME.about, "plain_decode": status})
+    assert cost_profile(outcome, "mine")["step_ms"][row] == {"1": 4.9, "48": 6.4}
+
+
 def test_a_profile_without_step_times_is_none():
     """Unknown is not a profile."""
     assert cost_profile(Outcome({}, [window("native", 1, 100)]), "x") is None

@@ -83,6 +83,15 @@ def test_off_is_plain_with_plain_decoding_and_sglangs_own_without():
     assert list(arm_rows(profile)) == [(0, "warm"), (0, "cold"), (1, "on"), (2, "on")]
 
 
+def test_the_warm_gear_of_the_plugin_has_its_own_row():
+    """With plain decoding warm is `off_warm` where that was measured, else SGLang's own off."""
+    rows = {**PROFILE["step_ms"], "off_warm": {"1": 11}}
+    profile = parse_profile({**PROFILE, "step_ms": rows})
+    assert arm_rows(profile)[0, "warm"] == "off_warm"
+    assert arm_rows(profile, plain_decode=False)[0, "warm"] == "depth_0"
+    assert arm_rows(parse_profile(PROFILE))[0, "warm"] == "depth_0"
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from policies.acceptance import Survival
+from policies.gears import ColdLedger
+from policies.goodput import Goodput
+from policies.load import Load
+from policies.step_cost import StepCost
+from policies.surface import SIZES, Models, Outlook, size_index, surface
+from policies.types import OFF_COLD, OFF_WARM, Arm, CellDelta, Gear, Observation
+from tests.policies.bench import Bench
+
+FROZEN = Arm(0, Gear.FROZEN)
+ARMS = (FROZEN, OFF_COLD, OFF_WARM, Arm(2))
+
+
+def ran(arm: Arm, ms: float, batch: int = 64, steps: int = 1000) -> CellDelta:
+    s = ms / 1000
+    histogram = (0, 0, steps * batch) if arm.depth else (steps * batch,)
+    return CellDelta(
+        batch, arm, steps, steps * batch, steps * batch, histogram, (0,) * len(histogram),
+        steps, steps * s, steps * s * s, steps * batch, steps * batch * 300,
+    )  # fmt: skip
+
+
+def learned(prefills_per_step: float, idle_s: float = 0.0) -> Models:
+    """Off takes 6 ms in every gear, depth 2 takes 30; acceptance was seen `idle_s` ago."""
+    models = Models(Survival(), StepCost(), ColdLedger(), Load())
+    cells = [ran(FROZEN, 6.0), ran(OFF_COLD, 6.0), ran(OFF_WARM, 6.3), ran(Arm(2), 30.0, steps=10)]
+    models.survival.observe(cells, 1.0)
+    models.survival.observe([], idle_s)
+    models.cost.observe(cells, 1.0)
+    models.load.observe(cells, [6.0, 6.0, 6.3, 0.3], 20.0, prefills=3010 * prefills_per_step)
+    return models
+
+
+def value(models: Models, size: float) -> dict[Arm, float]:
+    """What counts at `size`, with cold in force."""
+    outlook = Outlook.of(models, ARMS)
+    incumbent = np.full(len(SIZES), outlook.arms.index(OFF_COLD))
+    row = surface(models, outlook, incumbent).value[size_index(size)]
+    return dict(zip(outlook.arms, row.tolist(), strict=True))
+
+
+def test_frozen_is_worth_the_draft_prefills_that_it_spares() -> None:
+    """A quarter of a step for each prefill: with one in two steps log(1 + 0.25 / 2) = 0.118 above cold."""
+    at = value(learned(prefills_per_step=0.5), 64)
+    assert at[FROZEN] - at[OFF_COLD] == pytest.approx(0.118, abs=0.012)
+    quiet = value(learned(prefills_per_step=0.0), 64)
+    assert quiet[FROZEN] - quiet[OFF_COLD] == pytest.approx(0.0, abs=0.01)
+
+
+def test_frozen_is_left_when_acceptance_was_not_seen_for_long() -> None:
+    """One change in half an hour is believed: after 100 s one has come with 5.4 %, more than 5 %."""
+    assert value(learned(0.5, idle_s=80.0), 64)[FROZEN] > -np.inf
+    assert value(learned(0.5, idle_s=100.0), 64)[FROZEN] == -np.inf
+
+
+def test_frozen_is_not_put_where_no_batch_has_been() -> None:
+    """All load was at 64 requests: nothing is known of 4."""
+    at = value(learned(0.5), 4)
+    assert at[FROZEN] == -np.inf
+    assert at[OFF_COLD] > -np.inf
+
+
+def test_cold_is_tried_from_off_only_where_warm_is_built() -> None:
+    """At 4 requests drafting is best: off is tried in the warm gear, which harms no request."""
+    built = (OFF_COLD, OFF_WARM, Arm(1), Arm(2), Arm(4))
+    bench = Bench(Goodput(), batch=lambda _t: 4, built=built).run(60)
+    tried = {decision.probe.arm for decision in bench.decisions if decision.probe}
+    assert OFF_WARM in tried
+    assert OFF_COLD not in tried
+
+
+class Prefilling(Bench):
+    """A bench with a prefill in every second step."""
+
+    def observe(self) -> Observation:
+        observation = super().observe()
+        return dataclasses.replace(observation, prefill_batches=observation.decode_steps // 2)
+
+
+def test_where_off_lasts_frozen_is_found() -> None:
+    """256 requests for a minute, a prefill in every second step: frozen, which takes as long as cold."""
+    bench = Prefilling(Goodput(), batch=lambda _t: 256, built=(FROZEN, OFF_COLD, OFF_WARM, Arm(4))).run(60)
+    assert bench.schedule.arm_for(256) == FROZEN
