@@ -36,3 +36,12 @@ def deeper_anywhere(new: Schedule, old: Schedule) -> bool:
     """Whether `new` drafts deeper than `old` at some batch size."""
     starts = {row.min_batch_size for row in (*new.rows, *old.rows)}
     return any(new.arm_for(n).depth > old.arm_for(n).depth for n in starts)
+
+
+def reverts(new: Schedule, old: Schedule, before: Schedule, after: Schedule) -> bool:
+    """Whether going from `old` to `new` drafts deeper where going from `before` to `after` drafted less."""
+    starts = {row.min_batch_size for table in (new, old, before, after) for row in table.rows}
+    return any(
+        new.arm_for(n).depth > old.arm_for(n).depth and before.arm_for(n).depth > after.arm_for(n).depth
+        for n in starts
+    )

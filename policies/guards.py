@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from policies.arms import deeper_anywhere, only_built
+from policies.arms import deeper_anywhere, only_built, reverts
 from policies.base import Policy
 from policies.crash_loop import CrashLoop, CrashLoopParams
 from policies.freeze import Freeze
@@ -33,10 +33,10 @@ class GuardParams:
     """After this long without sound input control is handed back to SGLang, > `max_age_s`.  A minute
     outlasts a long prefill, during which an engine answers late."""
     dwell_down_s: float = 1.0
-    """Least seconds between a change and the next one that drafts nowhere deeper, >= 0.  Short: turning
-    down under load must be quick."""
+    """Least seconds between two changes, >= 0.  Short: turning down under load must be quick."""
     dwell_up_s: float = 10.0
-    """The same for a change that drafts deeper somewhere, >= 0.  Long: coming back may wait."""
+    """Least seconds from drafting less at some batch size to drafting deeper there again, >= 0.  Long:
+    coming back may wait."""
     max_switches: int = 20
     """At most this many schedule changes in any `switch_window_s`, >= 1; then only changes that draft
     nowhere deeper pass, so a flapping policy comes to rest at the shallow end."""
@@ -69,6 +69,10 @@ class GuardParams:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)!r}")
         if self.fallback not in ("native", "hold"):
             raise ValueError(f"fallback must be native or hold, got {self.fallback!r}")
+
+
+_CUTS_KEPT = 64
+"""So many cuts can be let through in a minute of changes a second apart."""
 
 
 class Contained(Guard):
@@ -133,20 +137,30 @@ class Freshness(Guard):
 
 
 class Dwell(ChangeGuard):
-    """Least time between two changes: short for shallower, long for deeper."""
+    """Least time between changes: short for any; long for drafting deeper where drafting was just cut.
+
+    A change between gears of off cuts nothing, and a cut at other batch sizes is no reason to wait: only
+    going back and forth is what dwelling is against.
+    """
 
     def __init__(self, inner: Policy, down_s: float, up_s: float) -> None:
         super().__init__(inner)
         self._down_s = down_s
         self._up_s = up_s
         self._changed_s = -math.inf
+        self._cuts: deque[tuple[float, Schedule, Schedule]] = deque(maxlen=_CUTS_KEPT)
 
     def judge(self, proposal: Decision, current: Schedule, observation: Observation) -> Decision | None:
         """Hold until the dwell time of this direction is over."""
-        deeper = proposal.schedule is not None and deeper_anywhere(proposal.schedule, current)
-        dwell_s = self._up_s if deeper else self._down_s
-        left_s = self._changed_s + dwell_s - observation.now_s
+        wanted, now_s = proposal.schedule, observation.now_s
+        while self._cuts and self._cuts[0][0] + self._up_s <= now_s:
+            self._cuts.popleft()
+        dwell_s, left_s = self._down_s, self._changed_s + self._down_s - now_s
+        for cut_s, before, after in self._cuts:
+            if wanted is not None and reverts(wanted, current, before, after):
+                dwell_s, left_s = self._up_s, cut_s + self._up_s - now_s
         if left_s <= 0:
+            self._note(observation.now_s, current, wanted)
             return None
         detail = f"held for another {left_s:.1f} s: {proposal.detail}"
         evidence = {**proposal.evidence, "dwell_s": dwell_s, "left_s": left_s}
@@ -155,6 +169,10 @@ class Dwell(ChangeGuard):
     def changed(self, observation: Observation) -> None:
         """Start the dwell time."""
         self._changed_s = observation.now_s
+
+    def _note(self, now_s: float, before: Schedule, after: Schedule | None) -> None:
+        if after is not None and deeper_anywhere(before, after):
+            self._cuts.append((now_s, before, after))
 
 
 class SwitchBudget(ChangeGuard):

@@ -8,7 +8,7 @@ import pytest
 
 from policies.guards import Contained, DryRun, Dwell, Freshness, GuardParams, SwitchBudget, stack
 from policies.override import Override
-from policies.types import Action, Arm, Decision, Directive, Gear, Mode, Observation, Reason, Schedule
+from policies.types import Action, Arm, Decision, Directive, Gear, Mode, Observation, Reason, Row, Schedule
 
 COLD, WARM = Arm(0, Gear.COLD), Arm(0, Gear.WARM)
 BUILT = (WARM, COLD, Arm(1), Arm(2), Arm(3))
@@ -21,8 +21,11 @@ class Script:
 
     def __init__(self, depth=3):
         self.depth = depth
+        self.schedule = None
 
     def decide(self, observation):
+        if self.schedule:
+            return Decision(Action.GOVERN, Reason.FIXED, str(self.schedule), self.schedule)
         if self.depth is None:
             return Decision(Action.HOLD, Reason.FIXED, "held")
         if isinstance(self.depth, Exception):
@@ -80,6 +83,24 @@ def test_off_is_quick_and_on_is_patient():
     assert (held.action, held.reason) == (Action.HOLD, Reason.DWELL)
     assert held.evidence["left_s"] == pytest.approx(0.1)
     assert depth(guard.decide(at(11.0))) == 3
+
+
+def test_only_going_back_is_waited_for():
+    """A change of gear cuts nothing, and a cut at batch size 64 is no reason to wait at batch size 1."""
+    script = Script(0)
+    guard = Dwell(script, down_s=1, up_s=10)
+    guard.decide(at(0))
+    script.schedule = Schedule((Row(1, Arm(0, Gear.WARM)),))
+    assert guard.decide(at(1)).reason is not Reason.DWELL
+    script.schedule = Schedule((Row(1, Arm(2)),))
+    assert guard.decide(at(2)).schedule == script.schedule
+    script.schedule = Schedule((Row(1, Arm(2)), Row(64, COLD)))
+    assert guard.decide(at(3)).schedule == script.schedule
+    script.schedule = Schedule((Row(1, Arm(3)), Row(64, COLD)))
+    assert guard.decide(at(4)).schedule == script.schedule
+    script.schedule = Schedule((Row(1, Arm(3)), Row(64, Arm(1))))
+    assert guard.decide(at(12.9)).evidence["left_s"] == pytest.approx(0.1)
+    assert guard.decide(at(13)).schedule == script.schedule
 
 
 def test_the_first_schedule_and_one_after_a_restart_or_release_are_no_changes():
