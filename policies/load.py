@@ -163,6 +163,8 @@ class Load:
     def export_state(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
+            "seconds": self.seconds.tolist(),
+            "batch": self.batch.tolist(),
             "crossed": self._crossed.tolist(),
             "fallen": self._fallen.tolist(),
             "steps": self._steps,
@@ -172,8 +174,10 @@ class Load:
 
     def import_state(self, state: Mapping[str, Any]) -> None:
         """Raises `ValueError` naming the field."""
-        crossed, fallen = (_counts(state, name) for name in ("crossed", "fallen"))
+        seconds, batch = _counts(state, "seconds"), _counts(state, "batch")
+        crossed, fallen = _counts(state, "crossed"), _counts(state, "fallen")
         steps, switched, shown = (read_number(state, n, low) for n, low in _NUMBERS)
+        self.seconds, self.batch = seconds, batch
         self._crossed, self._fallen, self._steps = crossed, fallen, steps
         self._switched, self._shown = switched, shown
 

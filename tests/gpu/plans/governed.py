@@ -1,7 +1,7 @@
 """specgov's goodput policy, cold and warm, against no speculation, fixed 1/2/4, off and SGLang's own rule.
 
 ATTENTION=triton|fa3, ACCEPTANCE=0.745, LEVELS=1,8,32,64,128,256, ROUNDS=2, WINDOW_S=2, COLD_S=8,
-TICK_S=0.25, ADAPTIVE_LEVELS=16,64,256 (empty: none).
+TICK_S=0.25, ADAPTIVE_LEVELS=16,64,256 (empty: none), COLD_ONLY=1 (the governed server alone, from cold).
 At every level a sidecar that knows nothing is started on the governed server: `cold` is the window in which
 the load arrives and it learns (the page shows it by second), `settled` the one after.  It is then ended and
 started anew with what it had written down: its windows, alternated with those of the others, are `warm`.
@@ -21,10 +21,18 @@ WINDOW_S = float(os.environ.get("WINDOW_S", "2"))
 COLD_S = float(os.environ.get("COLD_S", "8"))
 TICK_S = float(os.environ.get("TICK_S", "0.25"))
 P = float(os.environ.get("ACCEPTANCE", str(setups.HIGH)))
+COLD_ONLY = os.environ.get("COLD_ONLY") == "1"
 K = {"attention": os.environ.get("ATTENTION", "triton"), "acceptance": P}
 
 
 async def run(kit: Kit) -> None:
+    if COLD_ONLY:
+        (governed,) = await kit.start(setups.table("governed", **K))
+        for level in LEVELS:
+            if kit.has_time(COLD_S + WINDOW_S + 6, f"C={level}"):
+                async with kit.part(f"governed at C={level}"):
+                    await learn(kit, governed, level)
+        return
     plain, table, governed = await kit.start(
         setups.plain(**K), setups.table(**K), setups.table("governed", **K)
     )
@@ -48,14 +56,24 @@ async def measure(kit: Kit, plain: Server, table: Server, governed: Server) -> N
         if not kit.has_time(30 * ROUNDS + 22, f"C={level}"):
             continue
         async with kit.part(f"governed at C={level}"):
-            settings = {"policy": "goodput", "fresh": f"level-{level}", "loop__period_s": TICK_S}
-            sidecar = await kit.sidecar(governed, **settings)
-            await kit.load(governed, level)
-            await kit.window(me, level, COLD_S, temperature="cold", acceptance=P)
-            await kit.window(me, level, WINDOW_S, temperature="settled", acceptance=P)
-            await kit.stop_load(governed)
-            await sidecar.stop()
-            sidecar = await kit.sidecar(governed, **settings)
+            await learn(kit, governed, level)
+            sidecar = await kit.sidecar(governed, **settings_at(level))
             notes = {"temperature": "warm", "acceptance": P}
             await kit.alternate([*fixed, me], [level], rounds=ROUNDS, window_s=WINDOW_S, **notes)
             await sidecar.stop()
+
+
+async def learn(kit: Kit, governed: Server, level: int) -> None:
+    """A sidecar that knows nothing meets the load, learns, and ends; what it knows stays."""
+    (me,) = Target.of(governed)
+    sidecar = await kit.sidecar(governed, **settings_at(level))
+    await kit.load(governed, level)
+    await kit.window(me, level, COLD_S, temperature="cold", acceptance=P)
+    await kit.window(me, level, WINDOW_S, temperature="settled", acceptance=P)
+    await kit.stop_load(governed)
+    await sidecar.stop()
+
+
+def settings_at(level: int) -> dict[str, object]:
+    """A sidecar's, with a store of its own at every level."""
+    return {"policy": "goodput", "fresh": f"level-{level}", "loop__period_s": TICK_S}
