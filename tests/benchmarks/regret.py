@@ -170,6 +170,7 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=2)
     options.add_argument("--policy", action="append", help="one or several of goodput, native, threshold")
     options.add_argument("--start", choices=("cold", "warm"), action="append")
+    options.add_argument("--load", choices=tuple(RATE_SCALES), action="append")
     options.add_argument(
         "--add", action="append", default=[], metavar="JSON", help="replay nothing: the page of these results"
     )
@@ -180,7 +181,7 @@ def main() -> None:
         if policy in (given.policy or [policy]) and start in (given.start or [start])
         for profile in PROFILES
         for acceptance in ACCEPTANCE
-        for load in RATE_SCALES
+        for load in given.load or RATE_SCALES
     ]
     out = Path(given.out)
     out.parent.mkdir(parents=True, exist_ok=True)
