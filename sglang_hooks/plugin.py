@@ -209,7 +209,7 @@ class SchedulerHooks:
         """Record what a batch yielded and how long after the one before it was done."""
         record = None
         try:
-            record = self._recording(batch, result)
+            record = self._recording(batch, result, _prefill_launched(scheduler))
         except Exception:
             self.guard.failed("looking at a result")
         output = original(scheduler, batch, result)
@@ -220,7 +220,7 @@ class SchedulerHooks:
                 self.guard.failed("recording a result")
         return output
 
-    def _recording(self, batch: Any, result: Any) -> Callable[[], None] | None:
+    def _recording(self, batch: Any, result: Any, prefill_behind: bool) -> Callable[[], None] | None:
         """What to do once the batch has been processed; who had finished can be seen only before."""
         control = self._control
         if control is None or control.policy is None:
@@ -228,12 +228,16 @@ class SchedulerHooks:
         if batch.forward_mode.is_decode():
             launch = control.result_arriving(result.speculative_num_draft_tokens - 1)
             live = [not (r.finished() or r.is_retracted) for r in batch.reqs]
-            return functools.partial(self._record, control, batch, result, launch, live)
+            return functools.partial(
+                self._record, control, batch, result, launch, live, prefill_behind=prefill_behind
+            )
         if batch.forward_mode.is_extend():
             return lambda: control.recorder.prefill(self._clock())
         return None
 
-    def _record(self, control: Any, batch: Any, result: Any, launch: Any, live: list[bool]) -> None:
+    def _record(
+        self, control: Any, batch: Any, result: Any, launch: Any, live: list[bool], *, prefill_behind: bool
+    ) -> None:
         requests, accepted = batch.reqs, result.num_correct_drafts_per_req_cpu
         if not all(live):
             requests = list(itertools.compress(requests, live))
@@ -245,6 +249,7 @@ class SchedulerHooks:
             requests=requests,
             accepted=accepted,
             context_tokens=sum([len(r.origin_input_ids) + len(r.output_ids) for r in requests]),
+            prefill_behind=prefill_behind,
         )
 
     def _control_of(self, scheduler: Any) -> RankControl:
@@ -265,6 +270,15 @@ class SchedulerHooks:
             board=ack_board.attach() if policy else None,
             guard=self.guard,
         )
+
+
+def _prefill_launched(scheduler: Any) -> bool:
+    """Whether the overlap scheduler has launched a prefill behind the batch whose result it processes.
+
+    It queues what was launched and not yet processed; without overlap there is no queue.
+    """
+    launched: Any = getattr(scheduler, "result_queue", ())
+    return len(launched) > 0 and bool(launched[-1][0].forward_mode.is_extend())
 
 
 def _answer(applied: bool) -> Any:

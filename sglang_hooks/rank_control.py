@@ -13,7 +13,7 @@ from typing import Any
 from sglang_hooks.ack_board import Ack, AckBoard, depths_mask, gears_mask
 from sglang_hooks.governed_policy import GovernedStepPolicy, Launch
 from sglang_hooks.guard import Guard
-from sglang_hooks.recorder import Recorder
+from sglang_hooks.recorder import Behind, Recorder
 from sglang_hooks.schedule import Command, InvalidPlanError
 from sglang_hooks.status import PlainDecodeStatus
 
@@ -110,8 +110,15 @@ class RankControl:
         requests: Sequence[object],
         accepted: Sequence[int],
         context_tokens: int,
+        prefill_behind: bool = False,
     ) -> None:
-        """Call after SGLang processed it; see `Recorder.decode`."""
+        """Call after SGLang processed it; see `Recorder.decode`.
+
+        `prefill_behind`: a prefill had been launched by then.
+        """
+        behind: Behind | None = "prefill" if prefill_behind else None
+        if behind is None and self.policy and (self.policy.depth, self.policy.gear) != launch[:2]:
+            behind = "switch"
         self.recorder.decode(
             now_s,
             launch.depth,
@@ -120,6 +127,7 @@ class RankControl:
             requests=requests,
             accepted=accepted,
             context_tokens=context_tokens,
+            behind=behind,
         )
 
     def report(self) -> dict[str, Any]:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Smallest batch size of each bucket."""
 
 MAX_INTERVAL_S = 2.0
 """A longer interval between two results holds a pause, not a decode step (SGLang's own limit)."""
+
+Behind = Literal["prefill", "switch"]
+"""What may be launched behind a decode step that is not another step like it."""
 
 _COLD_MARK = "specgov_cold"
 
@@ -81,6 +84,7 @@ class Recorder:
         requests: Sequence[object],
         accepted: Sequence[int],
         context_tokens: int,
+        behind: Behind | None = None,
     ) -> None:
         """A decode batch of `batch_size` requests was processed.
 
@@ -92,6 +96,9 @@ class Recorder:
             requests: those that had not finished before this step; any objects that take attributes.
             accepted: accepted drafts of each of `requests`.
             context_tokens: tokens that `requests` hold in all.
+            behind: what had been launched behind the step before its result was processed, unless another
+                step like it.  Launching takes the host longer than a short step takes the device, so
+                such a result comes late by somebody else's time.
         """
         cell = self._cell(batch_size, depth, gear)
         if requests:
@@ -101,7 +108,7 @@ class Recorder:
             self._count_accepted(cell, requests, accepted)
             if gear in ("cold", "frozen"):
                 self.mark_cold(requests)
-        self._time(cell, now_s, (depth, gear), batch_size if requests else 0, context_tokens)
+        self._time(cell, now_s, (depth, gear), batch_size if requests else 0, context_tokens, behind=behind)
 
     def cells(self) -> list[dict[str, Any]]:
         """All cells, ordered, JSON-ready."""
@@ -128,7 +135,14 @@ class Recorder:
             (after_cold if hasattr(request, _COLD_MARK) else counts)[n] += 1
 
     def _time(
-        self, cell: Cell, now_s: float, arm: tuple[int, str], batch_size: int, context_tokens: int
+        self,
+        cell: Cell,
+        now_s: float,
+        arm: tuple[int, str],
+        batch_size: int,
+        context_tokens: int,
+        *,
+        behind: Behind | None,
     ) -> None:
         """Count the interval since the result before, unless it holds more than this decode step.
 
@@ -146,7 +160,9 @@ class Recorder:
             if self._prefill_s is not None and arm == last_arm:
                 cell.after_prefill_steps += 1
                 cell.after_prefill_seconds += now_s - self._prefill_s
-        elif arm != last_arm:
+        elif behind == "prefill":
+            cell.skipped_prefill += 1
+        elif behind == "switch" or arm != last_arm:
             cell.skipped_switch += 1
         else:
             interval = now_s - last_s

@@ -113,14 +113,14 @@ def test_our_exception_while_applying_is_counted_and_answered(hooks, caplog):
     assert "applying a schedule failed" in caplog.text
 
 
-def process(hooks, batch, result, *, finish=()):
+def process(hooks, batch, result, *, finish=(), scheduler=None):
     def original(_scheduler, _batch, result):
         result.num_correct_drafts_per_req_cpu = [1] * len(batch.reqs)
         for i in finish:
             batch.reqs[i]._finished = True
         return "output"
 
-    return hooks.around_process_batch_result(original, make(), batch, result)
+    return hooks.around_process_batch_result(original, scheduler or make(), batch, result)
 
 
 def decode_batch(*reqs):
@@ -138,6 +138,18 @@ def test_a_decode_result_is_recorded_for_requests_that_had_not_finished_before_i
     assert process(hooks, batch, make(speculative_num_draft_tokens=3), finish=[2]) == "output"
     (cell,) = cells(hooks)
     assert (cell["batch_bucket"], cell["depth"], cell["request_steps"], cell["tokens"]) == (3, 2, 2, 4)
+
+
+@pytest.mark.parametrize(("behind", "timed"), [("extend", 0), ("decode", 1)])
+def test_a_step_with_a_prefill_launched_behind_it_is_not_timed(hooks, behind, timed):
+    """The overlap scheduler keeps what it has launched in a queue; the host was busy launching it."""
+    hooks._clock = iter([1.0, 1.1]).__next__
+    scheduler = make(result_queue=[(make(forward_mode=Mode(behind)), make())])
+    for queue in (make(), scheduler):
+        hooks._control.policy.get_steps_for_batch(1)
+        process(hooks, decode_batch(Req()), make(speculative_num_draft_tokens=3), scheduler=queue)
+    (cell,) = cells(hooks)
+    assert (cell["steps"], cell["timed_steps"], cell["skipped_prefill"]) == (2, timed, 1 - timed)
 
 
 def test_a_prefill_is_counted(hooks):

@@ -115,3 +115,22 @@ def test_the_report_shows_what_was_launched_and_what_it_yielded():
         "batch_size": 2,
     }
     assert telemetry["cells"][0]["accepted"] == [1, 0, 0, 1]
+
+
+def test_a_step_with_another_arm_launched_behind_it_is_not_timed():
+    """Overlap scheduling: its result is looked at after the next launch, whose host time is another arm's."""
+    control = make_control(make_policy())
+    control.apply(Command(1, 1, DEEP).to_wire())
+    depths = []
+    for order, now_s in ((2, 5.0), (3, 5.1)):
+        control.policy.get_steps_for_batch(1)
+        launch = control.result_arriving(control.policy.depth)
+        if order == 3:
+            control.apply(Command(order, order, Schedule([Row(1, 0, "warm")])).to_wire())
+            depths.append(control.policy.get_steps_for_batch(1))
+        control.decode_result(
+            now_s, launch, batch_size=1, requests=[Request()], accepted=[0], context_tokens=9
+        )
+    (cell,) = control.report()["telemetry"]["cells"]
+    assert depths == [0]
+    assert (cell["steps"], cell["timed_steps"], cell["skipped_switch"]) == (2, 0, 1)

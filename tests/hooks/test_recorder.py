@@ -6,7 +6,9 @@ from sglang_hooks.recorder import BUCKETS, Recorder
 from tests.hooks.fakes import Request
 
 
-def decode(recorder, now_s, accepted, *, depth=2, gear="on", requests=None, batch_size=None, context=100):
+def decode(
+    recorder, now_s, accepted, *, depth=2, gear="on", requests=None, batch_size=None, context=100, behind=None
+):
     requests = [Request() for _ in accepted] if requests is None else requests
     recorder.decode(
         now_s,
@@ -16,6 +18,7 @@ def decode(recorder, now_s, accepted, *, depth=2, gear="on", requests=None, batc
         requests=requests,
         accepted=accepted,
         context_tokens=context,
+        behind=behind,
     )
 
 
@@ -149,3 +152,16 @@ def test_the_report_is_a_copy():
     before = only_cell(recorder)
     decode(recorder, 1.1, [0])
     assert before["accepted"] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("behind", ["prefill", "switch"])
+def test_a_result_that_waited_for_the_launch_of_something_else_is_not_timed(behind):
+    """0.1 s is the step; 0.25 s is the host, which launched another batch before it looked."""
+    recorder = Recorder()
+    decode(recorder, 1.0, [0])
+    decode(recorder, 1.1, [0])
+    decode(recorder, 1.35, [0], behind=behind)
+    cell = only_cell(recorder)
+    assert (cell["steps"], cell["timed_steps"]) == (3, 1)
+    assert cell["timed_seconds"] == pytest.approx(0.1)
+    assert cell[f"skipped_{behind}"] == 1
