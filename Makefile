@@ -51,10 +51,10 @@ bench: $(STAMP)  ## what the hook costs a decode step, a decision takes; how fas
 	$(BIN)/python -m tests.benchmarks.published_case
 
 WEEK_S ?= 604800
-soak: $(STAMP)  ## a simulated week of one sidecar, its cost, larger worlds of leases and ranks (hours; WEEK_S=ticks)
-	$(BIN)/python -m tests.soak.cost
+soak: $(STAMP)  ## a simulated week of one sidecar, larger worlds of leases and ranks, its cost (hours; WEEK_S=ticks)
 	$(BIN)/python -m tests.soak.week --ticks $(WEEK_S)
 	SPECGOV_SOAK=1 $(BIN)/pytest -q tests/hooks/test_interleavings.py
+	$(BIN)/python -m tests.soak.cost
 
 SWITCHES ?= 20000
 soak-engine: $(STAMP)  ## the real SGLang on CPU, TP 2: 20000 switches of depth, the same on both ranks

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping
 from importlib.metadata import entry_points
@@ -75,10 +76,11 @@ class OtelRecorder:
     def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
         """Send what waits and end; leaves behind what takes longer."""
         threads = [threading.Thread(target=each.shutdown, daemon=True) for each in self._providers]
+        until_s = time.monotonic() + within_s
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(within_s)
+            thread.join(max(0.0, until_s - time.monotonic()))
 
     def _trace(self, turn: TickResult) -> Span:
         """The turn and its parts, with the times that they had."""
@@ -95,14 +97,20 @@ class OtelRecorder:
         if turn.steered.renewed or turn.steered.error:
             parts.append(("specgov.push", turn.decided_s, end_s, _pushed(turn)))
         for name, from_s, to_s, attributes in parts:
-            part = self._tracer.start_span(
-                name, inside, attributes=_known(attributes), start_time=_ns(from_s + offset_s)
-            )
-            if attributes.get("specgov.error"):
-                part.set_status(Status(StatusCode.ERROR, attributes["specgov.error"][:MAX_TEXT]))
-            part.end(_ns(to_s + offset_s))
+            self._trace_part(name, inside, from_s + offset_s, to_s + offset_s, attributes)
         whole.end(_ns(end_s + offset_s))
         return whole
+
+    def _trace_part(
+        self, name: str, inside: Context, from_unix_s: float, to_unix_s: float, attributes: Mapping[str, Any]
+    ) -> None:
+        part = self._tracer.start_span(
+            name, inside, attributes=_known(attributes), start_time=_ns(from_unix_s)
+        )
+        error = attributes.get("specgov.error")
+        if error:
+            part.set_status(Status(StatusCode.ERROR, error[:MAX_TEXT]))
+        part.end(_ns(to_unix_s))
 
 
 def make(engine_url: str, quiet_every_s: float) -> OtelRecorder:

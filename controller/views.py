@@ -40,6 +40,7 @@ def status(result: TickResult | None, *, now_s: float, dry_run: bool) -> dict[st
             "in_force": schedule_or_none(result.in_force),
             "wanted": schedule_or_none(steered.wanted.schedule if steered.wanted else None),
             "in_use": arm_to_json(result.observation.in_use) if result.observation.in_use else None,
+            "probing": _probing(result),
             "built": [arm_to_json(arm) for arm in result.observation.built],
         },
         "lease": {
@@ -74,13 +75,18 @@ def headline(result: TickResult, *, dry_run: bool) -> str:
 
 
 def _using(result: TickResult) -> str:
-    arm, batch_size = result.observation.in_use, result.observation.batch_size
+    arm = result.observation.in_use
     if arm is None or result.effect.effect is not Effect.APPLIED:
         return "not seen in use yet"
-    planned = result.in_force.arm_for(batch_size) if result.in_force and batch_size else arm
-    wanted = result.steered.wanted
-    probed = wanted is not None and wanted.probe is not None and wanted.probe.arm == arm != planned
-    return f"depth {arm} in use{', a short probe' if probed else ''}"
+    return f"depth {arm} in use{', a short probe' if _probing(result) else ''}"
+
+
+def _probing(result: TickResult) -> bool:
+    """Whether the arm in use is that of the probe plan, and not the table's."""
+    arm, batch_size, wanted = result.observation.in_use, result.observation.batch_size, result.steered.wanted
+    if wanted is None or wanted.probe is None or result.in_force is None or batch_size is None:
+        return False
+    return wanted.probe.arm == arm != result.in_force.arm_for(batch_size)
 
 
 def advice(result: TickResult) -> list[str]:

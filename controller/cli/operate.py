@@ -49,6 +49,7 @@ def register(app: typer.Typer) -> None:
 def status(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False) -> None:
     """What happens now, on one screen; exit code 3 when something needs attention."""
     state = call("GET", url, "/v1/status", token_file)
+    state["brought"] = call("GET", url, "/v1/benefit", token_file).get("against", {})
     if as_json:
         show_json(state)
     else:
@@ -80,8 +81,9 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
         ("why", state["why"]),
         ("load", _load(load)),
         ("in force", "not known" if engine["link"] in SILENT else _schedule(depth["in_force"])),
-        ("in use", _arm(depth["in_use"])),
+        ("in use", _arm(depth["in_use"]) + (", a short probe" if depth["probing"] else "")),
         ("effect", _effect(state["effect"])),
+        ("brought", _brought(state["brought"])),
         ("lease", _lease(lease)),
         ("engine", f"{engine['link']}: {engine['detail']}"),
     ]
@@ -205,6 +207,18 @@ def _effect(effect: dict[str, Any]) -> str:
     """`applied` speaks for itself; what keeps the others from it is said."""
     why = "" if effect["state"] == "applied" else f": {effect['detail']}"
     return f"{effect['state']}, for {effect['for_s']:.0f} s{why}"
+
+
+def _brought(against: dict[str, Any]) -> str:
+    """Tokens gained since the sidecar started, with the standard error; what never ran is not known."""
+    said = []
+    for name in ("always_on", "always_off"):
+        balance = against.get(name, {})
+        gain, error = balance.get("gain"), balance.get("se_gain")
+        known = gain is not None and error is not None
+        figure = f"{100 * gain:+.1f} % (± {100 * error:.1f})" if known else "not known"
+        said.append(f"{figure} against {name.replace('_', ' ')}")
+    return ", ".join(said)
 
 
 def _lease(lease: dict[str, Any]) -> str:

@@ -92,6 +92,7 @@ function showStatus(view) {
   setText("why", view.why);
   setText("authority", view.authority);
   setText("authority-note", view.authorityNote);
+  showType(view.type);
   const hero = byId("hero");
   hero.style.setProperty("--arm", view.colour);
   speak(`${view.title}. ${view.why}`, view.title);
@@ -99,6 +100,15 @@ function showStatus(view) {
   showWarnings(view.warnings);
   form.show(view.override);
   setText("override-now", view.override.inForce);
+}
+
+/** Left alone while it stays the same, so that it can be marked and copied. */
+function showType(lines) {
+  const list = byId("type");
+  if (list.textContent === lines.join("")) return;
+  const word = (text) => el("span", { text }); // each in one piece: "--" and "reason" on two lines is no option
+  const code = (line) => el("code", {}, ...line.split(" ").flatMap((text, i) => (i ? [" ", word(text)] : [word(text)])));
+  list.replaceChildren(...lines.map((line) => el("li", {}, code(line))));
 }
 
 /** A change of mode is read out once; the seconds that tick are not. */

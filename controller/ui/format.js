@@ -21,7 +21,7 @@ export function clock(unixS) {
   if (unixS === null || unixS === undefined) return "unknown";
   const date = new Date(unixS * 1000);
   const time = date.toLocaleTimeString("en-GB");
-  return date.toDateString() === new Date().toDateString() ? time : `${date.toISOString().slice(0, 10)} ${time}`;
+  return date.toDateString() === new Date().toDateString() ? time : `${date.toLocaleDateString("sv")} ${time}`;
 }
 
 export const armName = (arm) =>

@@ -11,9 +11,16 @@ const SILENT = new Set(["unreachable", "unauthorized", "not_sglang"]);
 
 const words = (name) => name.replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase());
 
+/** During a probe of a few steps, what they interrupt; else nothing. */
+function planned(depth, batchSize) {
+  if (!depth?.probing) return null;
+  const row = depth.in_force?.findLast((each) => each.min_batch_size <= batchSize);
+  return row ? toArm(row) : null;
+}
+
 /** The first glance: {title, colour, arm}. */
 export function glance(status) {
-  const inUse = status.depth?.in_use ?? null;
+  const inUse = planned(status.depth, status.load?.batch_size) ?? status.depth?.in_use ?? null;
   if (!status.engine) return { title: "Starting", colour: "var(--off)", arm: null };
   if (status.engine.link !== "ready") return { title: "Not in control", colour: "var(--bad-ink)", arm: null };
   if (status.lease.state === "foreign") return { title: "Another sidecar is in control", colour: "var(--bad-ink)", arm: null };
@@ -74,6 +81,7 @@ export function statusView(status, samples, benefit) {
     why: controlled ? status.why : status.engine?.detail ?? status.headline,
     authority: decides.authority,
     authorityNote: decides.note,
+    type: status.type ?? [],
     engine: [status.engine?.model, status.engine?.sglang_version && `SGLang ${status.engine.sglang_version}`].filter(Boolean).join(" · "),
     version: status.engine?.plugin_version ? `specgov ${status.engine.plugin_version}` : "specgov",
     figures: figures(status, samples.at(-1), benefit),
@@ -142,7 +150,7 @@ export function scheduleView(status, policy, benefit, samples) {
   };
 }
 
-const table = (rows) => (rows.length === 1 ? armName(toArm(rows[0])) : rows.map((row) => `${row.min_batch_size}+: ${row.depth > 0 ? row.depth : "off"}`).join("  "));
+const table = ([first, ...others]) => [armName({ depth: first.depth }), ...others.map((row) => `${armName({ depth: row.depth })} from ${row.min_batch_size}`)].join(", ");
 
 function what(row) {
   const { body } = row;

@@ -99,5 +99,5 @@ function expected(view, row, size) {
   const point = points.findLast((p) => p.batch_size <= size && p.batch_size >= row.min_batch_size) ?? points.find((p) => p.batch_size >= row.min_batch_size);
   if (!point) return "not known";
   const error = point.error_tok_s ? ` ± ${number(Math.round(point.error_tok_s))}` : "";
-  return `${number(Math.round(point.tok_s))}${error} at ${point.batch_size}`;
+  return `${number(Math.round(point.tok_s))}${error} at ${Math.round(point.batch_size)}`;
 }

@@ -355,6 +355,27 @@ async def test_status_says_why_a_plan_is_not_applied(make, invoke, answers):
     assert re.search(r"effect +none, for \d+ s: no plan is wanted", invoke("status").stdout)
 
 
+@pytest.mark.parametrize(
+    ("against", "said"),
+    [
+        (
+            {
+                "always_on": {"gain": -0.0104, "se_gain": 0.0113},
+                "always_off": {"gain": 0.064, "se_gain": 0.003},
+            },
+            "-1.0 % (± 1.1) against always on, +6.4 % (± 0.3) against always off",
+        ),
+        (
+            {"always_on": {"gain": None, "se_gain": None}, "always_off": {"gain": 0.0, "se_gain": 0.001}},
+            "not known against always on, +0.0 % (± 0.1) against always off",
+        ),
+    ],
+)
+def test_status_says_what_it_brought(against, said):
+    """What was never measured is not 0 %."""
+    assert operate._brought(against) == said
+
+
 async def test_the_end_of_an_override_is_said_as_people_tell_time(make):
     """No seconds since 1970."""
     bench = await make()

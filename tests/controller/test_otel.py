@@ -26,13 +26,14 @@ class Collector:
     """Receives OTLP over HTTP, as an OpenTelemetry Collector does."""
 
     def __init__(self):
-        self.spans, self.events, self.resource, self.headers = [], [], {}, []
+        self.spans, self.events, self.resource, self.headers, self.raw = [], [], {}, [], b""
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["content-length"]))
                 collector.take(self.path, body)
+                collector.raw += body
                 collector.headers.append(dict(self.headers))
                 self.send_response(200)
                 self.send_header("content-length", "0")
@@ -179,6 +180,17 @@ async def test_the_sdk_can_be_disabled_from_outside(make, collector, monkeypatch
     await bench.run(2)
     bench.assembly.otel.close()
     assert (collector.spans, collector.events) == ([], [])
+
+
+async def test_no_key_or_token_goes_to_a_collector(make, collector):
+    """Whatever is sent, in whatever field."""
+    secrets = {"api__token": "s3cret-token", "engine__admin_api_key": "s3cret-key"}
+    bench = await make(otel__enabled=True, **secrets)
+    bench.engine.admin_key = "another"
+    await bench.run(3, batch_size=4)
+    bench.assembly.otel.close()
+    assert b"unauthorized" in collector.raw
+    assert b"s3cret" not in collector.raw
 
 
 async def test_it_is_off_unless_turned_on(make, collector):

@@ -54,6 +54,7 @@ def test_a_probe_in_use_is_called_one(probe, in_use, said):
         steered=SimpleNamespace(wanted=Plan(SCHEDULE, probe)),
     )
     assert views._using(turn) == said
+    assert views._probing(turn) is ("probe" in said)
 
 
 def test_a_choice_that_a_guard_holds_back_does_not_read_as_a_change():

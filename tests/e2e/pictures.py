@@ -18,9 +18,14 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from PIL import Image
 
+from controller.simulation.acceptance import parse_acceptance
+from controller.simulation.cost_profile import load_profile
+from controller.simulation.demo.rehearsal import rehearse
+from controller.simulation.demo.run import DemoSettings
+from controller.simulation.engine import EngineConfig
 from tests.e2e.chromium import DESKTOP, PHONE, chromium, emulate, screenshot
 from tests.e2e.prometheus import Prometheus, prometheus
-from tests.e2e.stage import stage
+from tests.e2e.stage import ACCEPTANCE, PROFILE, stage
 from tests.e2e.test_dashboards import DASHBOARDS, filled_in
 
 WAVE = (2, 4, 12, 24, 40, 60, 80, 60, 40, 24, 12, 4, 2, 2)
@@ -112,15 +117,21 @@ def _shrink(picture: Path) -> None:
     Image.open(picture).convert("RGB").quantize(256).save(picture, optimize=True)
 
 
+def _demo(policy: str) -> DemoSettings:
+    """The stage's engine, as the demo's rehearsal takes it."""
+    return DemoSettings(load_profile(PROFILE), parse_acceptance(ACCEPTANCE), EngineConfig(), policy)
+
+
 def main() -> None:
-    """Run the load, then draw."""
+    """Let the policy learn in virtual time, run the load, then draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("flags", nargs="*", help="settings of the sidecar, e.g. policy.name=goodput")
+    parser.add_argument("flags", nargs="*", help="settings of the sidecar, e.g. policy.name=threshold")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    flags = {"loop.period_s": 0.5, **dict(flag.split("=", 1) for flag in given.flags)}
-    with tempfile.TemporaryDirectory() as made, stage(flags) as running:
+    flags = {"policy.name": "goodput", "loop.period_s": 0.5, **dict(f.split("=", 1) for f in given.flags)}
+    knowledge = rehearse(_demo(flags["policy.name"]))
+    with tempfile.TemporaryDirectory() as made, stage(flags, knowledge=knowledge) as running:
         folder, instance = Path(made), f"127.0.0.1:{running.api_port}"
         with prometheus(folder, {"specgov": instance}) as server:
             start = time.time()

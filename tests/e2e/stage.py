@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 
+from controller.knowledge import KnowledgeKeeper
 from controller.settings import load, nested
 from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.cost_profile import load_profile
@@ -86,12 +87,20 @@ class Stage:
 
 @contextlib.contextmanager
 def stage(
-    flags: Mapping[str, Any] | None = None, *, api_port: int = 0, engine_port: int = 0
+    flags: Mapping[str, Any] | None = None,
+    *,
+    api_port: int = 0,
+    engine_port: int = 0,
+    knowledge: Mapping[str, Any] | None = None,
 ) -> Iterator[Stage]:
-    """A running stage; `flags` are settings of the sidecar by dotted key."""
+    """A running stage; `flags` are settings of the sidecar by dotted key.
+
+    `knowledge`: what its policy learned before, as on a server that ran yesterday; `None`: nothing.
+    """
     running = Stage(api_port or free_port(), engine_port or free_port())
     stop, started = threading.Event(), threading.Event()
-    thread = threading.Thread(target=_main, args=(running, dict(flags or {}), started, stop), name="stage")
+    arguments = (running, dict(flags or {}), knowledge, started, stop)
+    thread = threading.Thread(target=_main, args=arguments, name="stage")
     thread.start()
     try:
         assert started.wait(START_S), f"the stage did not start within {START_S} s: {running.failures}"
@@ -102,19 +111,30 @@ def stage(
         thread.join(timeout=START_S)
 
 
-def _main(running: Stage, flags: dict[str, Any], started: threading.Event, stop: threading.Event) -> None:
+def _main(
+    running: Stage,
+    flags: dict[str, Any],
+    knowledge: Mapping[str, Any] | None,
+    started: threading.Event,
+    stop: threading.Event,
+) -> None:
     try:
-        asyncio.run(_run(running, flags, started, stop))
+        asyncio.run(_run(running, flags, knowledge, started, stop))
     except Exception as error:  # noqa: BLE001  told to the test, which fails with it
         running.failures.append(repr(error))
         started.set()
 
 
 async def _run(
-    running: Stage, flags: dict[str, Any], started: threading.Event, stop: threading.Event
+    running: Stage,
+    flags: dict[str, Any],
+    knowledge: Mapping[str, Any] | None,
+    started: threading.Event,
+    stop: threading.Event,
 ) -> None:
     server = make_server(load_profile(PROFILE), parse_acceptance(ACCEPTANCE))
-    settings = {"loop.period_s": 0.5, "engine.url": running.engine_url, "store.path": ":memory:", **flags}
+    settings = {"loop.period_s": 0.5, "engine.url": running.engine_url, "store.path": ":memory:"}
+    settings |= {"policy.name": "threshold", **flags}  # what it decides is known beforehand
     assembly = assemble(load(None, nested(settings)))
     ended = asyncio.Event()
     async with (
@@ -124,6 +144,8 @@ async def _run(
         engine = asyncio.create_task(server.live.run())
         loop = asyncio.create_task(assembly.sidecar.loop.run(ended))
         clients = asyncio.create_task(_clients(running))
+        if knowledge is not None:
+            await _teach(assembly.knowledge, knowledge)
         started.set()
         await asyncio.to_thread(stop.wait)
         running.concurrency = -1
@@ -133,6 +155,13 @@ async def _run(
         engine.cancel()
         await asyncio.gather(engine, return_exceptions=True)
     await assembly.aclose()
+
+
+async def _teach(keeper: KnowledgeKeeper, knowledge: Mapping[str, Any]) -> None:
+    async with asyncio.timeout(START_S):
+        while keeper.key is None:  # noqa: ASYNC110  the loop has no event for whom it governs
+            await asyncio.sleep(0.05)
+    keeper.teach(knowledge)
 
 
 async def _clients(running: Stage) -> None:

@@ -107,6 +107,18 @@ def test_every_value_that_is_set_reaches_its_object():
     assert spans == [(9999, None), (1, 9998), (10000, 65535)]
 
 
+def test_settings_may_name_a_collector():
+    """OpenTelemetry's own variables beside ours, and nobody else's."""
+    settings = {"SPECGOV_OTEL__ENABLED": True, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
+    found = render({"engine": {"enabled": True}, "sidecar": {"settings": settings}})
+    pod = pod_specs(found["Deployment", "prod-specgov"])["template"]
+    environment = {
+        entry["name"]: entry.get("value") for entry in by_name(pod["initContainers"])["specgov"]["env"]
+    }
+    assert environment["SPECGOV_OTEL__ENABLED"] == "true"
+    assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4318"
+
+
 def test_the_chart_and_the_component_run_the_same_sidecar():
     """Container for container equal, image and pull policy aside: one cannot drift from the other."""
     component = yaml.safe_load((ROOT / "deploy" / "kustomize" / "sidecar" / "pod-template.yaml").read_text())

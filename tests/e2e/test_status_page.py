@@ -78,13 +78,14 @@ def submit(browser):
     browser.find_element(By.CSS_SELECTOR, "#override-form button.primary").click()
 
 
-def test_the_first_glance_says_mode_since_when_and_why(page):
-    """Depth 4, since when, the reason's code and sentence, and who decides."""
+def test_the_first_glance_says_mode_since_when_why_and_what_to_type(page):
+    """Depth 4, since when, the reason's code and sentence, who decides, and what to type."""
     assert text(page, "mode") == "Speculating at depth 4"
     assert text(page, "since").startswith("for ")
     assert text(page, "reason").startswith("threshold")
     assert "table 1+: 4" in text(page, "why")
     assert text(page, "authority") == "The policy"
+    assert text(page, "type") == 'specgov override off --ttl 30m --reason "WHY"'
     assert page.title == "Speculating at depth 4 · specgov"
 
 

@@ -49,6 +49,17 @@ class Suspensions:
 ABANDONED = []
 
 
+@pytest.fixture
+def tell(capsys):
+    """Puts a count where people see it; docs/reliability.md has them."""
+
+    def say(line):
+        with capsys.disabled():
+            print(f"\n{line}")
+
+    return say
+
+
 async def prepare(make, path, clock, *, renewing=False):
     """A sidecar that governs at depth 2 and has just been told to use depth 1, or is about to renew that."""
     bench = await make(FaultyEngine(clock), store__path=str(path), lease__holder="me")
@@ -72,7 +83,7 @@ async def count_awaits(make, path, clock, *, renewing=False):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("renewing", [False, True], ids=["a new plan", "a renewal"])
-async def test_killed_at_every_await_of_a_turn(make, clock, tmp_path, renewing):
+async def test_killed_at_every_await_of_a_turn(make, clock, tmp_path, renewing, tell):
     """The next process takes over its predecessor's lease, order and log."""
     awaits = await count_awaits(make, tmp_path / "count.db", clock, renewing=renewing)
     assert awaits >= 4  # scrape, PUT on its way, PUT answered, record
@@ -97,10 +108,11 @@ async def test_killed_at_every_await_of_a_turn(make, clock, tmp_path, renewing):
         sequences = [put["sequence"] for put in bench.engine.puts]
         assert sequences == sorted(set(sequences)), cut_at
     ABANDONED.clear()
+    tell(f"killed at {awaits} awaits of a turn")
 
 
 @pytest.mark.slow
-async def test_cancelled_at_every_await_of_a_turn(make, clock, tmp_path):
+async def test_cancelled_at_every_await_of_a_turn(make, clock, tmp_path, tell):
     """The process goes on, a shutdown was called off: the next turn is as good as new."""
     awaits = await count_awaits(make, tmp_path / "count.db", clock)
     for cut_at in range(awaits):
@@ -114,6 +126,7 @@ async def test_cancelled_at_every_await_of_a_turn(make, clock, tmp_path):
         result = await bench.run(4, batch_size=4)
         assert (result.effect.effect, bench.conditions()) == (Effect.APPLIED, set()), cut_at
         assert bench.engine.plan["schedule"] == [NEW], cut_at
+    tell(f"cancelled at {awaits} awaits of a turn")
 
 
 async def _until(turn, count, seen):
@@ -130,7 +143,7 @@ async def _until(turn, count, seen):
 
 
 @pytest.mark.slow
-async def test_killed_in_the_middle_of_giving_back(make, clock, tmp_path):
+async def test_killed_in_the_middle_of_giving_back(make, clock, tmp_path, tell):
     """SIGKILL during the shutdown: the lease ends by itself."""
     for cut_at in itertools.count():
         bench = await prepare(make, tmp_path / f"{cut_at}.db", clock)
@@ -144,3 +157,4 @@ async def test_killed_in_the_middle_of_giving_back(make, clock, tmp_path):
         assert bench.engine.state()["state"] == "fallback"
     assert cut_at > 0
     ABANDONED.clear()
+    tell(f"killed at {cut_at} awaits of giving back")

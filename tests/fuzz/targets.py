@@ -1,15 +1,17 @@
 """What is fuzzed: bytes in, nothing out, nothing raised but what the function promises to raise.
 
 `python -m tests.fuzz.guided TARGET SECONDS` runs one under coverage guidance; the ordinary tests replay
-the corpora.
+the corpora: files to start from, and in `TARGET/found.txt` what such runs found, an input a line in base64.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 from controller.control_state import parse_control_state
 from controller.errors import SettingsError
@@ -75,6 +77,22 @@ def settings(data: bytes) -> None:
         return
     with contextlib.suppress(SettingsError):
         load(flags=tree, environ={})
+
+
+CORPUS = Path(__file__).parent / "corpus"
+FOUND = "found.txt"
+
+
+def files(name: str) -> dict[str, bytes]:
+    """The inputs to start from, by name."""
+    return {file.name: file.read_bytes() for file in (CORPUS / name).iterdir() if file.name != FOUND}
+
+
+def corpus(name: str) -> dict[str, bytes]:
+    """All inputs that are kept for a target."""
+    found = CORPUS / name / FOUND
+    lines = found.read_text(encoding="ascii").splitlines() if found.exists() else []
+    return files(name) | {f"{FOUND}:{n}": base64.b64decode(line) for n, line in enumerate(lines, 1)}
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

@@ -51,7 +51,7 @@ def analyse(folder: Path) -> dict:
         span = (w["from_s"], w["to_s"])
         figures = {**logs[w["server"]].window(*span), "clients": clients(requests[w["server"]], *span)}
         over_time = logs[w["server"]].depth_over_time(*span) if w["arm"] == "as-is" else []
-        by_second = logs[w["server"]].tok_s_by_second(*span) if over_time else []
+        by_second = logs[w["server"]].tok_s_by_second(*span) if over_time or w.get("trace") else []
         windows.append(
             {
                 **{k: v for k, v in w.items() if k not in ("kind", "at")},
@@ -90,4 +90,4 @@ def _lines(path: Path) -> list[dict]:
 
 if __name__ == "__main__":
     pairs = [a.split("=", 1) for a in sys.argv[1:]]
-    json.dump({name: analyse(Path(folder)) for name, folder in pairs}, sys.stdout, indent=1)
+    json.dump({name: analyse(Path(folder)) for name, folder in pairs}, sys.stdout, separators=(",", ":"))

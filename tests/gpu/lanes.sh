@@ -29,12 +29,12 @@ lane() {   # GPUS CPUS FIRST_PORT LANE
     read -r -a words <<< "$one"; step "$1" "$2" "$3" "${words[@]}"
   done < <(tr '+' '\n' <<< "$4")
 }
-side_by_side() {   # GPUS_OF_EACH ('' for one each) LANE...: the CPUs in equal shares
+side_by_side() {   # GPUS_OF_EACH ('' for one each) LANE...: the CPUs in equal shares; ports below those of clients
   local gpus=$1 n=0 share l; shift
   [ $# -gt 0 ] || return 0
   share=$(($(nproc) / $#)); [ "$share" -ge 1 ] || share=1
   for l in "$@"; do
-    lane "${gpus:-$n}" "$((n * share % $(nproc)))-$(((n * share + share - 1) % $(nproc)))" $((31000 + 1000 * n + ${#gpus} * 100)) "$l" & n=$((n + 1))
+    lane "${gpus:-$n}" "$((n * share % $(nproc)))-$(((n * share + share - 1) % $(nproc)))" $((20000 + 1000 * n + ${#gpus} * 50)) "$l" & n=$((n + 1))
   done
   wait
 }

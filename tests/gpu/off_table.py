@@ -1,10 +1,10 @@
-"""What plain_decode.py measured, as JSON and as a page:  off_table.py OUT.json FOLDER... > page.md
+"""What plain_decode.py measured:  off_table.py OUT.json page.md NAME=FOLDER ...
 
-A FOLDER is what one run left: records.jsonl and steps/.  From the servers' own step logs come the times
-between the results of two decode steps that both had a full batch (90 % of C or more): the median, the mean,
-and the output tokens per second of these steps.  `whole batch` is from the arrival of C requests to the end
-of the last, so with all prefills.  Ratios are to the plain server in the same round, with their range over
-rounds.
+Written as JSON and as the section `gears` of a page.  A FOLDER is what one run left: records.jsonl, steps/.
+From the servers' own step logs come the times between the results of two decode steps that both had a full
+batch (90 % of C or more): the median, the mean, and the output tokens per second of these steps.  `whole
+batch` is from the arrival of C requests to the end of the last, so with all prefills.  Ratios are to the
+plain server in the same round, with their range over rounds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE)]
+
+from sections import fill, table  # noqa: E402 - the path comes first
 
 FULL = 0.9
 SLOWEST_STEP_S = 0.1  # a longer gap is a prefill or a stop, not a step
@@ -53,7 +58,10 @@ def window_of(record: dict, steps: list[Step]) -> dict | None:
         "step_ms_median": round(statistics.median(seconds) * 1e3, 3),
         "step_ms_mean": round(statistics.mean(seconds) * 1e3, 3),
         "tok_s": round(sum(tokens for _, tokens in full) / sum(seconds), 1),
-        "whole_batch_tok_s": round(record["batch_tokens"] / record["whole_batch_s"], 1),
+        # absent where a plan timed steps alone
+        "whole_batch_tok_s": round(record["batch_tokens"] / record["whole_batch_s"], 1)
+        if record.get("batch_tokens")
+        else None,
     }
 
 
@@ -63,7 +71,7 @@ def measured(folder: Path) -> dict:
     logs: dict[str, list[Step]] = {}
     windows: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
-        if record["kind"] == "window" and record.get("batch_tokens"):
+        if record["kind"] == "window":
             name = record["server"]
             logs.setdefault(name, steps_of(folder, name))
             window = window_of(record, logs[name])
@@ -72,7 +80,7 @@ def measured(folder: Path) -> dict:
     return {
         "servers": {r["server"]: r["setup"] for r in records if r["kind"] == "start"},
         "in_force": {r["server"]: r["plain_decode"] for r in records if r["kind"] == "after"},
-        "hook_errors": {r["server"]: r["hook_errors"] for r in records if r["kind"] == "after"},
+        "hook_errors": {r["server"]: r.get("hook_errors") for r in records if r["kind"] == "after"},
         "equal": [
             {"how": r["how"], "same": r["same"], "of": r["of"]} for r in records if r["kind"] == "equal"
         ],
@@ -98,36 +106,57 @@ def spread(values: list[float]) -> str:
 def page(runs: dict[str, dict]) -> Iterator[str]:
     """Lines of Markdown."""
     for name, run in runs.items():
-        attention = next(iter(run["servers"].values()))["attention"]
-        yield f"\n## {name}: {attention}\n"
+        yield f"### {name}\n"
         for server, status in run["in_force"].items():
             yield f"- `{server}`: {json.dumps(status)}, hook errors {run['hook_errors'][server]}"
         for equal in run["equal"]:
             same = f"{equal['same']} of {equal['of']}"
             yield f"- greedy tokens equal to the plain server's, prompts {equal['how']}: {same}"
-        yield "\n| C | arm | rounds | step ms, median | mean | step, mean | tok/s | whole batch, tok/s |"
-        yield "| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-        for concurrency, arms in sorted(run["windows"].items(), key=lambda item: int(item[0])):
-            for label, windows in sorted(arms.items()):
-                yield row(concurrency, label, windows, arms.get("plain", []))
+        yield ""
+        yield from speed(run["windows"])
 
 
-def row(concurrency: str, label: str, windows: list[dict], plain: list[dict]) -> str:
-    """One arm: its own times, then its changes against the plain server."""
+def speed(windows: dict[str, dict[str, list[dict]]]) -> Iterator[str]:
+    """Of every arm by concurrency: its own times, then its changes against the plain server."""
+    rows = [
+        cells(concurrency, label, found, plain_of(arms))
+        for concurrency, arms in sorted(windows.items(), key=lambda item: int(item[0]))
+        for label, found in sorted(arms.items(), key=lambda item: (not item[0].startswith("plain"), item[0]))
+    ]
+    head = ("arm", "C", "rounds", "step ms, median", "mean", "step, mean", "tok/s", "whole batch, tok/s")
+    yield from table(head, rows)
+
+
+def plain_of(arms: dict[str, list[dict]]) -> list[dict]:
+    """The windows of the server without speculation."""
+    return next((found for label, found in arms.items() if label.startswith("plain")), [])
+
+
+def cells(concurrency: str, label: str, windows: list[dict], plain: list[dict]) -> list[object]:
+    """One row."""
     mean: Callable[[str], float] = lambda key: statistics.mean(w[key] for w in windows)  # noqa: E731
-    cells = [concurrency, label, len(windows), f"{mean('step_ms_median'):.2f}", f"{mean('step_ms_mean'):.2f}"]
-    if label == "plain":
-        cells += ["", f"{mean('tok_s'):.0f}", f"{mean('whole_batch_tok_s'):.0f}"]
-    else:
-        cells += [spread(ratios(windows, plain, k)) for k in ("step_ms_mean", "tok_s", "whole_batch_tok_s")]
-    return "| " + " | ".join(map(str, cells)) + " |"
+    found: list[object] = [label, concurrency, len(windows)]
+    found += [f"{mean('step_ms_median'):.2f}", f"{mean('step_ms_mean'):.2f}"]
+    keys = ("step_ms_mean", "tok_s", "whole_batch_tok_s")
+    has = [windows[0][key] is not None for key in keys]
+    if label.startswith("plain"):
+        return [
+            *found,
+            "",
+            *(f"{mean(key):.0f}" if yes else None for key, yes in zip(keys[1:], has[1:], strict=True)),
+        ]
+    return [
+        *found,
+        *(spread(ratios(windows, plain, key)) if yes else None for key, yes in zip(keys, has, strict=True)),
+    ]
 
 
 def main() -> None:
     """Every folder."""
-    runs = {Path(folder).name: measured(Path(folder)) for folder in sys.argv[2:]}
-    Path(sys.argv[1]).write_text(json.dumps(runs, indent=1) + "\n")
-    print("\n".join(page(runs)))
+    pairs = [argument.split("=", 1) for argument in sys.argv[3:]]
+    runs = {name: measured(Path(folder)) for name, folder in pairs}
+    Path(sys.argv[1]).write_text(json.dumps(runs, separators=(",", ":")) + "\n")
+    fill(Path(sys.argv[2]), "gears", page(runs))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Write a results page from what analyse.py made:  page.py TITLE results.json > page.md
+"""Fill the section `figures` of a results page from what analyse.py made:  page.py results.json page.md
 
-Every figure is in the JSON; what was not measured is a dash, what failed or was left out is listed.
+Every figure is in the JSON, the depth over time and every window too; what was not measured is a dash, what
+failed or was left out is listed.
 """
 
 from __future__ import annotations
@@ -10,28 +11,32 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE)]
+
+from sections import fill, table  # noqa: E402 - the path comes first
+
 INTRODUCTION = (
-    "Real SGLang, dummy weights, acceptance simulated per request and position; made by `tests/gpu`, whose",
-    "README says how. Output tokens per second come from the servers' own step logs, ± the half width of the",
-    "95 % interval over alternated windows; the percentage is the paired ratio to the server without",
-    "speculation (`plain`) in the same round.\n",
+    "Output tokens per second come from the servers' own step logs, ± the half width of the 95 % interval",
+    "over alternated windows; the percentage is the paired ratio to the server without speculation (`plain`)",
+    "in the same round.\n",
 )
+ORDER = ("plain", "off-cold", "depth-1", "depth-2", "depth-4", "adaptive")
+"""Columns that every page begins with; the policy's come last."""
 NOTES = ("acceptance", "temperature", "phase", "settling", "burst")
 
 
-def page(title: str, results: dict) -> Iterator[str]:
-    """The page, line by line."""
-    yield f"# {title}\n"
+def page(results: dict) -> Iterator[str]:
+    """The section, line by line."""
     yield from INTRODUCTION
     for name, plan in results.items():
-        yield f"## {name}\n"
+        yield f"### {name}\n"
         yield from _servers(plan["servers"])
         for notes, rows in _by_notes(plan["summary"]).items():
             yield from _throughput(notes, rows)
         yield from _goal(plan.get("goal", []))
         yield from _traces(plan.get("traces", []))
         yield from _settling(plan["windows"])
-        yield from _timelines(plan["windows"])
         yield from _objects("Comparisons (paired ratios)", plan["comparisons"])
         yield from _objects("Switches", plan["toggles"])
         yield from _objects("Ranks", plan["ranks"])
@@ -41,15 +46,15 @@ def page(title: str, results: dict) -> Iterator[str]:
 
 
 def _servers(servers: dict) -> Iterator[str]:
-    yield "| server | started in | model | GPUs | attention | plugin | depths |"
-    yield "| --- | --- | --- | ---: | --- | --- | --- |"
+    rows = []
     for name, server in servers.items():
         setup = server["setup"]
         depths = ", ".join(map(str, setup["depths"])) or " ".join(setup["args"]) or "no speculation"
-        hook = "yes" if setup["hook"] else "no"
-        on = f"{setup['model']} | {setup['gpus'].count(',') + 1} | {setup['attention']}"
-        yield f"| {name} | {server['start_s']} s | {on} | {hook} | {depths} |"
-    yield ""
+        gpus, hook = setup["gpus"].count(",") + 1, "yes" if setup["hook"] else "no"
+        rows.append(
+            (name, setup["model"], setup["attention"], hook, depths, gpus, f"{server['start_s']:.0f} s")
+        )
+    yield from table(("server", "model", "attention", "plugin", "depths", "GPUs", "start"), rows, left=5)
 
 
 def _by_notes(summary: list[dict]) -> dict[str, list[dict]]:
@@ -64,20 +69,24 @@ def _by_notes(summary: list[dict]) -> dict[str, list[dict]]:
 
 
 def _throughput(notes: str, rows: list[dict]) -> Iterator[str]:
-    labels = list(dict.fromkeys(row["label"] for row in rows))
+    labels = sorted(dict.fromkeys(row["label"] for row in rows), key=_place)
     cells = {(row["C"], row["label"]): row for row in rows}
-    yield f"### Output tokens per second{': ' + notes if notes else ''}\n"
-    yield "| C | " + " | ".join(labels) + " |"
-    yield "| ---: |" + " ---: |" * len(labels)
-    for c in sorted({row["C"] for row in rows}):
-        yield f"| {c} | " + " | ".join(_cell(cells.get((c, label))) for label in labels) + " |"
-    yield "\nMedian step, ms:\n"
-    yield "| C | " + " | ".join(labels) + " |"
-    yield "| ---: |" + " ---: |" * len(labels)
-    for c in sorted({row["C"] for row in rows}):
-        steps = ((cells.get((c, label)) or {}).get("step_ms_p50") for label in labels)
-        yield f"| {c} | " + " | ".join("-" if ms is None else f"{ms:.2f}" for ms in steps) + " |"
-    yield ""
+    levels = sorted({row["C"] for row in rows})
+    yield f"#### Output tokens per second{': ' + notes if notes else ''}\n"
+    body = [(c, *(_cell(cells.get((c, label))) for label in labels)) for c in levels]
+    yield from table(("C", *labels), body, left=0)
+    yield "Median step, ms:\n"
+    steps = [(c, *((cells.get((c, label)) or {}).get("step_ms_p50") for label in labels)) for c in levels]
+    yield from table(
+        ("C", *labels),
+        [(c, *(None if ms is None else f"{ms:.2f}" for ms in row)) for c, *row in steps],
+        left=0,
+    )
+
+
+def _place(label: str) -> tuple[int, str]:
+    name = label.partition("/")[2] or label
+    return (ORDER.index(name) if name in ORDER else len(ORDER), "" if label.startswith("governed") else label)
 
 
 def _cell(row: dict | None) -> str:
@@ -97,30 +106,43 @@ def _goal(rows: list[dict]) -> Iterator[str]:
     """The policy as a share of the best other arm."""
     if not rows:
         return
-    yield "### The policy against the best other arm\n"
+    yield "#### The policy against the best other arm\n"
     yield "Half width: of the 95 % interval over paired rounds; without pairs, against the best arm's mean.\n"
-    yield "| acceptance | C | arm | best other arm | its tok/s | share of it | half width | pairs |"
-    yield "| ---: | ---: | --- | --- | ---: | ---: | ---: | ---: |"
-    for r in sorted(rows, key=lambda r: (-(r["acceptance"] or 0), r["C"], r["arm"])):
-        half = "-" if r["half_width"] is None else f"{100 * r['half_width']:.1f} %"
-        share = f"{100 * r['share']:.1f} % | {half} | {r['pairs']} |"
-        best = f"{r['best_other']} | {r['best_tok_s']:.0f}"
-        yield f"| {r['acceptance']} | {r['C']} | {r['arm']} | {best} | {share}"
-    yield ""
+    body = [
+        (
+            r["arm"],
+            _depths(r["depth_shares"]),
+            r["best_other"],
+            r["C"],
+            f"{r['best_tok_s']:.0f}",
+            f"{100 * r['share']:.1f} %",
+            None if r["half_width"] is None else f"{100 * r['half_width']:.1f} %",
+            r["pairs"],
+        )
+        for r in sorted(rows, key=lambda r: (r["arm"], r["C"]))
+    ]
+    head = ("arm", "its depths", "best other arm", "C", "its tok/s", "share of it", "half width", "pairs")
+    yield from table(head, body, left=3)
+
+
+def _depths(shares: dict[str, float]) -> str:
+    return ", ".join(
+        depth if share > 0.985 else f"{depth}: {100 * share:.0f} %" for depth, share in shares.items()
+    )
 
 
 def _traces(rows: list[dict]) -> Iterator[str]:
     """One line an arm of a trace."""
     if not rows:
         return
-    yield "### The same trace under every arm\n"
-    yield "| arm | phases | output tokens | tok/s | TPOT p50, ms | TPOT p99, ms | TTFT p99, ms | failed |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    yield "#### The same trace under every arm\n"
+    body = []
     for r in rows:
         figures = [r["tpot_ms_p50"], r["tpot_ms_p99"], r["ttft_ms_p99"]]
-        text = " | ".join("-" if v is None else f"{v:.1f}" for v in figures)
-        yield f"| {r['arm']} | {r['phases']} | {r['tokens']} | {r['tok_s']:.0f} | {text} | {r['errors']} |"
-    yield ""
+        text = [None if v is None else f"{v:.1f}" for v in figures]
+        body.append((r["arm"], r["phases"], r["tokens"], f"{r['tok_s']:.0f}", *text, r["errors"]))
+    figures = ("TPOT p50, ms", "TPOT p99, ms", "TTFT p99, ms")
+    yield from table(("arm", "phases", "output tokens", "tok/s", *figures, "failed"), body)
 
 
 def _settling(windows: list[dict]) -> Iterator[str]:
@@ -128,38 +150,18 @@ def _settling(windows: list[dict]) -> Iterator[str]:
     shown = [w for w in windows if w.get("temperature") in ("cold", "settling") and w.get("tok_s_by_second")]
     if not shown:
         return
-    yield "### Output tokens of each second of the learning windows\n"
-    yield "| server | C | notes | by second |"
-    yield "| --- | ---: | --- | --- |"
-    for w in shown:
+    yield "#### Output tokens of each second of the learning windows\n"
+    body = []
+    for w in sorted(shown, key=lambda w: w["C"]):
         notes = ", ".join(f"{key} {w[key]}" for key in (*NOTES, "pass_number") if w.get(key) is not None)
-        yield f"| {w['label']} | {w['C']} | {notes} | {' '.join(map(str, w['tok_s_by_second']))} |"
-    yield ""
-
-
-def _timelines(windows: list[dict]) -> Iterator[str]:
-    """Depth in use over time, for servers that decide themselves: where it changed."""
-    shown = [w for w in windows if w["depth_over_time"]]
-    if not shown:
-        return
-    yield "### Depth in use over time\n"
-    yield "| server | C | notes | seconds into the window: mean depth (mean batch size) |"
-    yield "| --- | ---: | --- | --- |"
-    for w in shown:
-        notes = ", ".join(f"{key} {w[key]}" for key in (*NOTES, "round") if w.get(key) is not None)
-        points = [
-            p for i, p in enumerate(w["depth_over_time"]) if i == 0 or p[2] != w["depth_over_time"][i - 1][2]
-        ]
-        text = "; ".join(f"{at:g}: {depth:g} ({batch:g})" for at, batch, depth in points[:12])
-        more = f"; and {len(points) - 12} more changes" if len(points) > 12 else ""
-        yield f"| {w['label']} | {w['C']} | {notes} | {text}{more} |"
-    yield ""
+        body.append((w["label"], notes, w["C"], " ".join(map(str, w["tok_s_by_second"]))))
+    yield from table(("server", "notes", "C", "by second"), body, left=2)
 
 
 def _objects(title: str, rows: list[dict]) -> Iterator[str]:
     if not rows:
         return
-    yield f"### {title}\n"
+    yield f"#### {title}\n"
     for row in rows:
         yield "- " + ", ".join(f"{key} {_plain(value)}" for key, value in row.items() if key != "at")
     yield ""
@@ -178,12 +180,10 @@ def _troubles(plan: dict) -> Iterator[str]:
     total = sum(load["requests"] for load in plan.get("load", []))
     yield f"Requests: {total}, failed: {failed}.\n"
     if rows:
-        yield "### What did not work\n"
+        yield "#### What did not work\n"
         yield from (f"- {row}" for row in rows)
         yield ""
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(
-        f"{line}\n" for line in page(sys.argv[1], json.loads(Path(sys.argv[2]).read_text()))
-    )
+    fill(Path(sys.argv[2]), "figures", page(json.loads(Path(sys.argv[1]).read_text())))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
-from figures.steplog import StepLog  # noqa: E402 - the path comes first
+from figures.arrivals import host_ms, rest  # noqa: E402 - the path comes first
+from figures.steplog import StepLog  # noqa: E402
 from figures.switches import ranks, toggles  # noqa: E402
-from figures.windows import goal, traces  # noqa: E402
+from figures.windows import goal, summary, traces  # noqa: E402
+from sections import fill  # noqa: E402
 
 
 def window(label: str, tok_s: float, number: int | None = 0, **notes: object) -> dict:
@@ -77,3 +82,55 @@ def test_a_trace_counts_every_token_from_its_first_phase_to_its_last(tmp_path):
     first, second = traces(spans, logs, {"table": []})
     assert (first["arm"], first["tokens"], first["tok_s"]) == ("plain", 160, 80.0)
     assert (second["arm"], second["to_best_other"]) == ("governed", 1.0)
+
+
+def test_how_well_the_sidecar_knows_the_server_does_not_part_the_windows_of_other_arms():
+    """Two windows of `plain`, one beside warm ones of the policy: one row of two."""
+    step = {"step_ms_p50": 5.0, "tokens_per_request_step": 1.0, "clients": {"errors": 0}}
+    windows = [window("plain", 100, 0, temperature="warm", **step), window("plain", 80, 1, **step)]
+    windows += [window("governed", 90, 0, temperature=t, **step) for t in ("cold", "warm")]
+    found = [(r["label"], r.get("temperature"), r["windows"], r["tok_s"]) for r in summary(windows)]
+    assert found == [("plain", None, 2, 90.0), ("governed", "cold", 1, 90.0), ("governed", "warm", 1, 90.0)]
+
+
+def test_the_page_says_at_which_depths_the_policy_ran():
+    """990 steps at 4 and 10 at 0; one step in a thousand at 2 is not told."""
+    windows = [window("plain", 100, 0)]
+    windows += [window("governed", 90, 0, temperature="warm", depth_steps={"4": 989, "0": 10, "2": 1})]
+    (row,) = goal(windows)
+    assert row["depth_shares"] == {"0": 0.01, "4": 0.989}
+
+
+def test_what_is_left_of_a_span_after_its_decode_steps_is_divided_among_the_requests_that_arrived():
+    """Thirty intervals of 5 ms and three of 15 ms, two of them by new requests: 30 ms, 15 ms each."""
+    gaps = ([0.005] * 10 + [0.015]) * 3
+    results = [(at, 64, 64, 1) for at in itertools.accumulate(gaps, initial=100.0)]
+    found = rest(results, [99.0, 100.06, 100.12], (99.5, 101.0))
+    assert (found["step_ms"], found["new_requests"], found["rest_ms_per_new_request"]) == (5.0, 2, 15.0)
+
+
+def test_a_span_with_drafts_tells_nothing_of_off():
+    """One result that is two tokens wide."""
+    results = [(100 + i / 100, 64, 64, 1) for i in range(40)]
+    assert rest([*results, (100.5, 64, 64, 2)], [100.1], (100.0, 101.0)) is None
+
+
+def test_a_section_is_made_anew_and_the_prose_around_it_is_left_alone(tmp_path):
+    """A page without the section is an error, not a page without figures."""
+    page = tmp_path / "page.md"
+    page.write_text("# By hand\n<!-- a: begin, made by x -->\nold\n<!-- a: end -->\nafter\n")
+    fill(page, "a", ["| new |"])
+    fill(page, "a", ["| newer |"])
+    assert page.read_text() == (
+        "# By hand\n<!-- a: begin, made by x -->\n\n| newer |\n\n<!-- a: end -->\nafter\n"
+    )
+    with pytest.raises(ValueError, match="must have one section 'b' between its markers, got 0"):
+        fill(page, "b", [])
+
+
+def test_the_hosts_own_time_is_that_from_a_result_to_the_next_launch():
+    """Steps of 10 ms, launched 2 ms after each result; where a prefill was launched, nothing counts."""
+    log = StepLog.__new__(StepLog)
+    log.results = [(i / 100, 8, 8, 1) for i in range(6)]
+    log.launches = [(i / 100 + 0.002, 8, 0) for i in range(6) if i != 3]
+    assert host_ms(log, (0.0, 1.0)) == 2.0

@@ -1,7 +1,9 @@
-"""What one sidecar costs its node: `python -m tests.soak.cost [--seconds S]`.
+"""What one sidecar costs its node: `python -m tests.soak.cost [--seconds S] [--policy P] [--python FILE]`.
 
-`specgov run` as an operator starts it, goodput policy, one tick a second, beside the simulated engine under
-load in this process.  Ends with an error above 1 % of a core or 80 MB of resident memory.
+`specgov run` as an operator starts it, one tick a second, beside the simulated engine under load in this
+process.  `--python`: the interpreter of an installation of the product alone; this one has the tests'
+packages too, some of which are imported where they are found.  Ends with an error above 1 % of a core or
+80 MB of resident memory.
 """
 
 from __future__ import annotations
@@ -58,15 +60,15 @@ async def clients(url: str) -> None:
             group.create_task(one())
 
 
-async def measure(seconds: float, folder: Path) -> dict[str, object]:
+async def measure(seconds: float, folder: Path, policy: str, python: str) -> dict[str, object]:
     """CPU share, memory and what the sidecar did meanwhile."""
     profile, acceptance = load_profile("h200_llama8b_triton"), parse_acceptance("0.745")
     async with serve_engine(make_server(profile, acceptance), "127.0.0.1", 0) as url:
         load = asyncio.create_task(clients(url))
         port = free_port()
-        command = ["run", "--engine", url, "--policy", "goodput", "--listen", f"127.0.0.1:{port}"]
+        command = ["run", "--engine", url, "--policy", policy, "--listen", f"127.0.0.1:{port}"]
         command += ["--store", str(folder / "state.db"), "--set", "log.level=warning"]
-        with subprocess.Popen([sys.executable, "-c", SPECGOV, *command]) as sidecar:  # noqa: ASYNC220
+        with subprocess.Popen([python, "-c", SPECGOV, *command]) as sidecar:  # noqa: ASYNC220
             try:
                 return await _measured(sidecar.pid, f"http://127.0.0.1:{port}", seconds)
             finally:
@@ -97,9 +99,11 @@ def main() -> None:
     """Measure, print, judge."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--policy", default="goodput")
+    parser.add_argument("--python", default=sys.executable)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(given.seconds, Path(folder)))
+        found = asyncio.run(measure(given.seconds, Path(folder), given.policy, given.python))
     wrong = [
         text
         for text, holds in {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 from statistics import fmean
 
 from controller.bench.statistics import estimate, quantile, ratio
@@ -30,7 +31,7 @@ def summary(windows: list[dict]) -> list[dict]:
     groups = collections.defaultdict(list)
     for w in windows:
         if w.get("tok_s"):
-            groups[tuple(w.get(k) for k in GROUP)].append(w)
+            groups[tuple(_note(w, k) for k in GROUP)].append(w)
     plain = {
         (
             w["C"],
@@ -82,6 +83,11 @@ def summary(windows: list[dict]) -> list[dict]:
     return out
 
 
+def _note(window: dict, key: str) -> object:
+    """How well the sidecar knows the server says nothing about the other arms."""
+    return None if key == "temperature" and window["label"] != "governed" else window.get(key)
+
+
 def comparisons(records: list[dict], windows: list[dict]) -> list[dict]:
     """Paired ratios that a plan asked for (`compare`), by concurrency: throughput, and median step time."""
     out = []
@@ -116,10 +122,8 @@ def goal(windows: list[dict]) -> list[dict]:
 def _goal_at(windows: list[dict], c: int, p: float | None) -> list[dict]:
     arms: dict[str, dict[tuple, list[float]]] = {}
     for w in windows:
-        if (w["C"], w.get("acceptance")) == (c, p):
-            own = w["label"] == "governed"
-            name = f"governed {w.get('temperature') or ''}".strip() if own else w["label"]
-            rounds = arms.setdefault(name, {})
+        if _is_at(w, c, p):
+            rounds = arms.setdefault(_arm(w), {})
             rounds.setdefault((w.get("round"), w.get("pass_number")), []).append(w["tok_s"])
     means = {name: {k: fmean(v) for k, v in rounds.items()} for name, rounds in arms.items()}
     others = {name: fmean(m.values()) for name, m in means.items() if not name.startswith("governed")}
@@ -137,10 +141,29 @@ def _goal_at(windows: list[dict], c: int, p: float | None) -> list[dict]:
             "arm": name,
             "best_other": best,
             "best_tok_s": rounded(others[best], 1),
+            "depth_shares": _depth_shares(w for w in windows if _arm(w) == name and _is_at(w, c, p)),
         }
         width = rounded(paired.half_width, 4) if paired else None
         rows.append(row | {"share": rounded(share, 4), "half_width": width, "pairs": len(keys)})
     return rows
+
+
+def _is_at(window: dict, c: int, p: float | None) -> bool:
+    return (window["C"], window.get("acceptance")) == (c, p)
+
+
+def _arm(window: dict) -> str:
+    temperature = window.get("temperature") if window["label"] == "governed" else None
+    return f"governed {temperature}" if temperature else window["label"]
+
+
+def _depth_shares(windows: Iterable[dict]) -> dict[str, float]:
+    """The share of decode steps at each depth that had one in a hundred of them or more."""
+    steps: collections.Counter[str] = collections.Counter()
+    for w in windows:
+        steps.update(w.get("depth_steps") or {})
+    total = sum(steps.values())
+    return {k: rounded(n / total, 3) for k, n in sorted(steps.items()) if n >= 0.01 * total}
 
 
 def traces(windows: list[dict], logs: dict[str, StepLog], requests: dict[str, list[dict]]) -> list[dict]:

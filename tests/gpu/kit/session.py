@@ -16,11 +16,15 @@ from controller.bench.arms import BenchArm, parse_arm
 from controller.bench.prompts import PromptSource, RandomTokens
 from kit.engines import Engine
 from kit.journal import Journal
+from kit.ports import free_port
 from kit.server import Server
 from kit.setups import Setup
-from kit.sidecar import Sidecar, specgov_environment
+from kit.sidecar import Sidecar, SidecarFailedError, specgov_environment
 
 FIRST_PORT = int(os.environ.get("KIT_PORT", "31400"))
+SERVER_PORTS = 10
+"""A server's own and those that SGLang derives from it."""
+SIDECAR_PORTS_TRIED = 3
 CLIENT_CPUS = 4
 """Kept free of servers when those are pinned: for the driver, which is not, and the sidecars."""
 
@@ -114,8 +118,8 @@ class Kit:
     async def _start(self, setups: Sequence[Setup], limit_s: float) -> dict[Server, float | BaseException]:
         began = []
         for setup in setups:
-            began.append(self.server_class(setup, self._port, self.engine, self.out, self.now))
-            self._port += 10
+            port = self._next_port(SERVER_PORTS)
+            began.append(self.server_class(setup, port, self.engine, self.out, self.now))
         self.servers += began
         results = await asyncio.gather(*(s.start(limit_s) for s in began), return_exceptions=True)
         for server, result in zip(began, results, strict=True):
@@ -127,6 +131,11 @@ class Kit:
                 self.record("start", server=server.name, s=result, setup=vars(server.setup))
         self._pin()
         return dict(zip(began, results, strict=True))
+
+    def _next_port(self, count: int) -> int:
+        port = free_port(self._port)
+        self._port = port + count
+        return port
 
     async def until_there(self, path: Path, *, spare_s: float = 60.0) -> bool:
         """Wait for a file of another plan on this machine; false when only `spare_s` of this one are left."""
@@ -186,7 +195,6 @@ class Kit:
         `fresh` names a state database of its own (it starts knowing nothing); else it goes on with the one of
         the server's last sidecar.  `settings` have a double underscore for the dot: `loop__period_s=0.5`.
         """
-        self._port += 1
         name = f"sidecar-{server.name}" + (f"-{fresh}" if fresh else "")
         values: dict[str, object] = {"engine.url": server.url, "policy.name": policy}
         values |= {
@@ -194,12 +202,22 @@ class Kit:
             "log.format": "json",
         }
         values |= {key.replace("__", "."): value for key, value in settings.items()}
-        sidecar = self.sidecar_class(name, self._port, self.out, self.journal, values)
-        self.sidecars.append(sidecar)
-        ready_s = await sidecar.start()
+        sidecar, ready_s = await self._start_sidecar(name, values)
         self.say(sidecar.name, f"ready in {ready_s:.1f} s")
         self.record("sidecar", sidecar=sidecar.name, server=server.name, s=ready_s, settings=values)
         return sidecar
+
+    async def _start_sidecar(self, name: str, values: dict[str, object]) -> tuple[Sidecar, float]:
+        """On another port when somebody took the first one in between."""
+        for tries_left in reversed(range(SIDECAR_PORTS_TRIED)):
+            sidecar = self.sidecar_class(name, self._next_port(1), self.out, self.journal, values)
+            self.sidecars.append(sidecar)
+            try:
+                return sidecar, await sidecar.start()
+            except SidecarFailedError as problem:
+                if not (problem.port_taken and tries_left):
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     async def until_free(self, server: Server, *, limit_s: float = 20.0) -> None:
         """Wait until nobody holds a server: a sidecar hands it back when it ends, or its lease does."""

@@ -21,6 +21,9 @@ from kit.journal import Journal
 SPECGOV = [os.environ.get("SPECGOV_PYTHON", sys.executable), "-c", "from controller.cli import main; main()"]
 """The command line of the product, which is not installed there."""
 
+PORT_TAKEN = "must be free to listen on"
+"""What `specgov run` says when another process has its port."""
+
 
 def specgov_environment(out: Path, settings: Mapping[str, object]) -> dict[str, str]:
     """Where `python -m controller.cli` finds the product; settings as `SPECGOV_*`, none inherited."""
@@ -33,6 +36,14 @@ def specgov_environment(out: Path, settings: Mapping[str, object]) -> dict[str, 
         | ours
         | {"PYTHONPATH": f"{root}:{site}", "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(out / "state")}
     )
+
+
+class SidecarFailedError(Exception):
+    """It did not get ready; the message ends with its log.  `port_taken`: another port may do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.port_taken = PORT_TAKEN in message
 
 
 class Sidecar:
@@ -53,7 +64,10 @@ class Sidecar:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self, *, limit_s: float = 30.0, watch_every_s: float = 0.25) -> float:
-        """Returns the seconds until it was ready; its status is journalled from then on."""
+        """Returns the seconds until it was ready; its status is journalled from then on.
+
+        Raises `SidecarFailedError`.
+        """
         with self._out.joinpath(f"{self.name}.log").open("ab") as log:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
                 self._args,
@@ -72,7 +86,7 @@ class Sidecar:
                     return time.time() - began_s
             await asyncio.sleep(0.1)
         tail = self._out.joinpath(f"{self.name}.log").read_text(errors="replace")[-800:]
-        raise RuntimeError(f"{self.name} not ready (exit status {self._process.poll()}): {tail}")
+        raise SidecarFailedError(f"{self.name} not ready (exit status {self._process.poll()}): {tail}")
 
     async def stop(self, *, by: int = signal.SIGTERM) -> None:
         """End it; SIGTERM lets it hand the engine back."""

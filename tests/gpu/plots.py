@@ -1,0 +1,113 @@
+"""Pictures of docs/results out of what analyse.py made:  plots.py KIND results.json picture.png
+
+KIND: `throughput` (output tokens per second of every arm over concurrency, as a share of the server without
+speculation, a panel a plan), `trace` (of the plan `mixed`: by second, every arm, the policy's depth below).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+STYLES = {
+    "plain": ("no speculation", "#222222", "-", "o"),
+    "depth-1": ("fixed depth 1", "#9ecae1", "-", None),
+    "depth-2": ("fixed depth 2", "#4292c6", "-", None),
+    "depth-4": ("fixed depth 4", "#084594", "-", None),
+    "off-cold": ("off (cold)", "#888888", ":", None),
+    "adaptive": ("SGLang adaptive", "#d95f02", "--", "s"),
+    "governed warm": ("specgov", "#1b9e3f", "-", "D"),
+    "governed settled": ("specgov", "#1b9e3f", "-", "D"),
+    "governed cold": ("specgov, first 8 s", "#1b9e3f", ":", "x"),
+    "governed": ("specgov", "#1b9e3f", "-", None),
+}
+
+
+def arm_of(row: dict) -> str:
+    """`plain`, `depth-4`, `governed warm`, ..."""
+    temperature = row.get("temperature") if row["label"] == "governed" else None
+    return f"governed {temperature}" if temperature else row["label"].rpartition("/")[2]
+
+
+def throughput(results: dict, path: Path) -> None:
+    """A panel for every plan; levels at which no speculation was not measured have no point."""
+    count = len(results)
+    rows = -(-count // 2)
+    figure, axes = plt.subplots(rows, 2, figsize=(10, 3.6 * rows), squeeze=False)
+    for (name, plan), axis in zip(results.items(), axes.flat, strict=False):
+        lines: dict[str, dict[int, float]] = {}
+        for row in plan["summary"]:
+            lines.setdefault(arm_of(row), {})[row["C"]] = row["tok_s"]
+        if "governed warm" in lines:
+            lines.pop("governed settled", None)
+        plain = lines["plain"]
+        for arm in (a for a in STYLES if a in lines):
+            draw(axis, arm, [(c, v / plain[c]) for c, v in sorted(lines[arm].items()) if c in plain])
+        levels = sorted(plain)
+        axis.set(xscale="log", title=name, xlabel="concurrent requests", ylabel="tok/s / no speculation")
+        axis.set_ylim(bottom=0)
+        axis.set_xticks(levels, [str(c) for c in levels])
+        axis.minorticks_off()
+        axis.grid(alpha=0.25)
+    for axis in list(axes.flat)[count:]:
+        axis.axis("off")
+    handles = {line.get_label(): line for axis in axes.flat for line in axis.get_lines()}
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=4, fontsize=9)
+    save(figure, path, bottom=0.14 if rows == 1 else 0.07)
+
+
+def draw(axis: Axes, arm: str, points: list[tuple[float, float]]) -> None:
+    """One arm."""
+    label, color, line, marker = STYLES[arm]
+    width = 2.2 if arm.startswith("governed") else 1.3
+    axis.plot(*zip(*points, strict=True), line, color=color, marker=marker, label=label, ms=4, lw=width)
+
+
+def trace(results: dict, path: Path) -> None:
+    """Tokens by second of every arm, phases after each other; below it the policy's depth."""
+    windows = [w for w in results["mixed"]["windows"] if w.get("trace")]
+    figure, (above, below) = plt.subplots(
+        2, 1, figsize=(10, 5.5), sharex=True, gridspec_kw={"height_ratios": [3, 1]}
+    )
+    for arm in dict.fromkeys(w["trace"] for w in windows):
+        points, depths, start_s = [], [], 0.0
+        for w in (w for w in windows if w["trace"] == arm):
+            points += [(start_s + i + 0.5, tokens) for i, tokens in enumerate(w["tok_s_by_second"])]
+            depths += [(start_s + at, depth) for at, _, depth in w["depth_over_time"]]
+            if arm == "plain":
+                above.axvline(start_s, color="#cccccc", lw=0.8)
+                above.text(start_s + 0.2, above_top(windows), f"C {w['C']}\np {w['acceptance']}", fontsize=8)
+            start_s += round(w["to_s"] - w["from_s"])
+        draw(above, arm, points)
+        if arm == "governed":
+            below.step(*zip(*depths, strict=True), where="post", color=STYLES[arm][1], lw=1.2)
+    above.set(ylabel="output tokens of each second", ylim=(0, above_top(windows) * 1.12))
+    figure.legend(fontsize=9, loc="lower center", ncols=6)
+    below.set(ylabel="specgov's depth", xlabel="seconds", yticks=[0, 1, 2, 4])
+    for axis in (above, below):
+        axis.grid(alpha=0.25)
+    save(figure, path, bottom=0.05)
+
+
+def above_top(windows: list[dict]) -> float:
+    """A little above the highest second."""
+    return 1.02 * max(max(w["tok_s_by_second"]) for w in windows)
+
+
+def save(figure: plt.Figure, path: Path, *, bottom: float) -> None:
+    """Small enough to be kept."""
+    figure.tight_layout(rect=(0, bottom, 1, 1))
+    figure.savefig(path, dpi=90)
+
+
+if __name__ == "__main__":
+    {"throughput": throughput, "trace": trace}[sys.argv[1]](
+        json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
+    )

@@ -1,0 +1,34 @@
+"""Pages of docs/results: prose by hand, figures between markers, which are made anew from the raw JSON.
+
+<!-- NAME: begin, made by tests/gpu/... -->
+...
+<!-- NAME: end -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+
+def fill(page: Path, name: str, lines: Iterable[str]) -> None:
+    """Replace what stands between the markers of one section; raises `ValueError` when they are not there."""
+    text = page.read_text()
+    pattern = re.compile(
+        rf"(<!-- {re.escape(name)}: begin[^\n]*-->\n).*?(<!-- {re.escape(name)}: end -->)", re.DOTALL
+    )
+    body = "\n".join(lines).strip("\n")
+    new, count = pattern.subn(lambda m: f"{m[1]}\n{body}\n\n{m[2]}", text)
+    if count != 1:
+        raise ValueError(f"{page} must have one section {name!r} between its markers, got {count}")
+    page.write_text(new)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> Iterator[str]:
+    """A Markdown table; the first `left` columns are text, the others figures."""
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "".join(" --- |" if i < left else " ---: |" for i in range(len(head)))
+    for row in rows:
+        yield "| " + " | ".join("-" if cell is None else str(cell) for cell in row) + " |"
+    yield ""
