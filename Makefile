@@ -80,7 +80,7 @@ sbom: build/audit  ## build/sbom.json: what an installation brings along, in Cyc
 	build/audit/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file build/sbom.json build/audit/product
 
 TRACE ?= build/AzureLLMInferenceTrace_code.csv
-bench-regret: $(STAMP)  ## decode time that goodput wastes, on an Azure trace (TRACE=file): about an hour
+bench-regret: $(STAMP)  ## decode time that policies waste, on an Azure trace (TRACE=file): about an hour
 	$(BIN)/python -m tests.benchmarks.regret --trace $(TRACE) --out build/replay
 
 GPU_WORK ?= build/gpu
