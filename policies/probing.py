@@ -44,6 +44,9 @@ how it compares to drafting depends on kernels that no prior knows.
 
 Indices = npt.NDArray[np.intp]
 
+SWITCH_STEPS = 2
+"""Steps of a burst that cannot be timed: overlap scheduling mixes the first and the last with others."""
+
 SAMPLES = 2.0
 """Timed steps that a burst should bring; one that is expected to bring fewer is worth less."""
 
@@ -241,7 +244,7 @@ class Prober:
 
     def _bursts(self, clean_steps: float) -> list[int]:
         """The burst lengths that can be expected to bring enough timed steps; else the longest."""
-        enough = [n for n in self.params.bursts if (n - 1) * clean_steps >= SAMPLES]
+        enough = [n for n in self.params.bursts if (n - SWITCH_STEPS) * clean_steps >= SAMPLES]
         return enough or [max(self.params.bursts)]
 
     def _start(self, prospect: Prospect, a: int, n: int, bucket: int) -> Probe | None:
