@@ -34,21 +34,22 @@ class Effect(StrEnum):
 class EffectState:
     """An effect, since when (monotonic seconds of the loop) and why."""
 
-    effect: Effect = Effect.NONE
-    since_s: float = 0.0
-    detail: str = ""
+    effect: Effect
+    since_s: float
+    detail: str
 
 
 class EffectTracker:
     """Follows one plan at a time."""
 
-    def __init__(self, confirm_within_s: float, inert_after_s: float) -> None:
+    def __init__(self, confirm_within_s: float, inert_after_s: float, began_s: float) -> None:
+        """`began_s`: the loop's time now, since which no plan is wanted; its clock need not begin at 0."""
         self._confirm_within_s = confirm_within_s
         self._inert_after_s = inert_after_s
         self._plan: Plan | None = None
         self._steps: dict[int, int] | None = None
         self._unmet_s: float | None = None
-        self.now = EffectState()
+        self.now = EffectState(Effect.NONE, began_s, "no plan is wanted")
         """As of the last `update`."""
 
     def update(

@@ -30,12 +30,15 @@ class KnowledgeKeeper:
         self._saved_s = 0.0
         self._seen_unix_s = 0.0
         self.key: str | None = None
-        """The deployment that is being learned; `None`: not known yet."""
+        """The deployment that is governed; `None`: not known yet."""
 
     def record(self, result: TickResult) -> None:
         """Load when the deployment becomes known or another one, save when it is time."""
         key = deployment(self._name, result)
-        if self._learner is None or key is None:
+        if key is None:
+            return
+        if self._learner is None:
+            self.key = key
             return
         self._seen_unix_s = result.now_unix_s
         if key != self.key:

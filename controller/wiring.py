@@ -168,7 +168,7 @@ def assemble(
         shadow=stack(make_policy(settings, shadow), settings.guards) if shadow else None,
         overrides=overrides,
         steering=Steering(_lease(settings, store), client, dry_run=settings.dry_run),
-        effects=EffectTracker(settings.loop.confirm_within_s, settings.loop.inert_after_s),
+        effects=EffectTracker(settings.loop.confirm_within_s, settings.loop.inert_after_s, clock()),
         conditions=ConditionBoard(),
         records=records,
         store_problem=lambda: keeper.problem or overrides.problem or audit.problem or records.problem,

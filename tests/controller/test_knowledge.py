@@ -67,6 +67,15 @@ async def test_what_was_learned_is_taken_up_again(store, turn):
     assert again._learner.known == 7
 
 
+async def test_the_deployment_is_known_also_where_nothing_learns(store, turn):
+    """Whoever waits for it does not wait for ever."""
+    keeper = KnowledgeKeeper(store, object(), "fixed")
+    assert keeper.key is None
+    keeper.record(await turn())
+    assert json.loads(keeper.key)["policy"] == "fixed"
+    assert keeper.export() == []
+
+
 @pytest.mark.parametrize(
     "change",
     [{"version": "0.5.17"}, {"served_model_name": "other"}, {"tp_size": 8}, {"attention_backend": "fa3"}],

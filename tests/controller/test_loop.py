@@ -21,6 +21,14 @@ async def test_a_fixed_depth_is_pushed_acknowledged_and_only_then_seen_applied(m
     assert bench.loop.last.observation.in_use.depth == 2
 
 
+async def test_what_never_was_lasts_since_the_start_of_the_sidecar(make):
+    """The clock stood at 1000 s when it began: 5 s later no plan has been wanted for 5 s, not 1005."""
+    bench = await make(dry_run=True)
+    await bench.run(5)
+    effect = (await bench.api.get("/v1/status")).json()["effect"]
+    assert (effect["state"], effect["for_s"]) == ("none", 5.0)
+
+
 async def test_an_engine_that_acknowledges_and_does_nothing_is_unconfirmed_then_inert(make):
     """The depth in use is judged under load: 5 s make it unconfirmed, 30 s inert."""
     bench = await make()

@@ -27,7 +27,7 @@ from controller.simulation.demo.outcome import (
     summary,
     whole_run,
 )
-from controller.simulation.demo.rehearsal import SECONDS, rehearse
+from controller.simulation.demo.rehearsal import SECONDS, learns, rehearse
 from controller.simulation.demo.run import DemoSettings, Stage, check_ports, drive, set_up
 from controller.simulation.demo.view import DemoView, PlainProgress, phase_table, whole_table
 from controller.simulation.engine import EngineConfig
@@ -63,7 +63,7 @@ def run(request: DemoRequest) -> None:
     except (OSError, ValueError) as error:
         raise BadRequestError(str(error)) from None
     try:
-        if request.rehearse:
+        if request.rehearse and learns(settings.policy):
             with _waiting(
                 console, f"{settings.policy} learns from {SECONDS:.0f} s of such a load, in virtual time"
             ):

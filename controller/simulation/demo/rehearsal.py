@@ -17,6 +17,11 @@ from policies.base import Learner
 SECONDS = 240.0
 
 
+def learns(policy: str) -> bool:
+    """Whether the policy of that name has anything to rehearse."""
+    return isinstance(guarded(policy)[0], Learner)
+
+
 def rehearse(settings: DemoSettings) -> Mapping[str, Any] | None:
     """What the policy has learned after `SECONDS` of such a load; `None` for one that does not learn.
 

@@ -34,7 +34,7 @@ CLIENT_TIMEOUT_S = 60.0
 
 
 class DemoError(SpecgovError):
-    """The demo's own clients failed."""
+    """The demo's own engine, sidecar or clients failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +123,17 @@ async def set_up(settings: DemoSettings) -> AsyncIterator[Stage]:
 
 
 async def _ready(stage: Stage) -> None:
-    """Wait until the sidecar knows whom it governs."""
-    async with asyncio.timeout(READY_WITHIN_S):
-        while stage.assembly.knowledge.key is None:  # noqa: ASYNC110 the loop has no event for it
-            await asyncio.sleep(SAMPLE_S)
+    """Wait until the sidecar knows whom it governs; raises `DemoError` when it does not come to know."""
+    try:
+        async with asyncio.timeout(READY_WITHIN_S):
+            while stage.assembly.knowledge.key is None:  # noqa: ASYNC110 the loop has no event for it
+                await asyncio.sleep(SAMPLE_S)
+    except TimeoutError:
+        seen = f"its link is {stage.last.link.link}" if stage.last else "it has not done a turn"
+        raise DemoError(
+            f"the demo's sidecar must know its engine within {READY_WITHIN_S:.0f} s, but {seen}:"
+            " is this machine very busy? Try again"
+        ) from None
 
 
 async def _end(stop: asyncio.Event, loop: asyncio.Task[None]) -> None:

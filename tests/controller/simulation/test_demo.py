@@ -25,8 +25,11 @@ from controller.simulation.demo.outcome import (
     summary,
     whole_run,
 )
+from controller.simulation.demo.rehearsal import learns
+from controller.simulation.demo.run import DemoError, DemoSettings, set_up
 from controller.simulation.demo.view import DemoView, PlainProgress, phase_table
 from controller.simulation.engine import EngineConfig, Request
+from policies import registry
 
 PHASES = (Phase("first", 0.0, 2.0, 2, 1.0), Phase("second", 2.0, 3.0, 64, 1.0))
 
@@ -154,6 +157,35 @@ def test_off_is_the_server_without_speculation_where_the_profile_has_one():
     """Else it is SGLang's own off."""
     assert off_arm([(0, "warm"), (0, "cold"), (2, "on")]) == (0, "cold")
     assert off_arm([(0, "warm"), (2, "on")]) == (0, "warm")
+
+
+def _settings(policy):
+    return DemoSettings(
+        load_profile("h200_llama8b_triton"), parse_acceptance("0.745"), EngineConfig(), policy=policy
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", registry.BUILT_IN)
+async def test_the_demo_starts_with_every_policy_whether_it_learns_or_not(policy):
+    """Its sidecar has found the engine, and nobody waits for a policy to learn that does not."""
+    async with set_up(_settings(policy)) as stage:
+        assert stage.last.link.link == "ready"
+        assert stage.assembly.knowledge.key is not None
+
+
+@pytest.mark.slow
+async def test_a_sidecar_that_does_not_find_its_engine_is_told_without_a_traceback(monkeypatch):
+    """An error of ours, which the command line ends with in one line."""
+    monkeypatch.setattr("controller.simulation.demo.run.READY_WITHIN_S", 0.0)
+    with pytest.raises(DemoError, match="must know its engine within 0 s"):
+        async with set_up(_settings("fixed")):
+            pass
+
+
+def test_only_a_policy_that_learns_rehearses():
+    """The others would be said to learn, and do not."""
+    assert [name for name in registry.BUILT_IN if learns(name)] == ["goodput"]
 
 
 @pytest.mark.slow
