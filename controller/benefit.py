@@ -10,8 +10,10 @@ spent `t` seconds of decoding in bucket `b` at a mean batch size of `m`, the ref
 both sides of the comparison.
 
 The error adds up linearly, since all turns in a bucket share one estimate: it bounds, it does not average.
-What it cannot see: with a slower choice, requests would have piled up and the batch would have been
-larger.  The comparison holds the batch as it was.
+What it cannot see.  Where the reference never ran nothing is claimed, and a policy that is sure does not
+run what is worse: what is left are the batch sizes at which the choice is close, which say little of the
+whole.  `Benefit.share` says of how much.  And with a slower choice, requests would have piled up and the
+batch would have been larger; the comparison holds the batch as it was.
 """
 
 from __future__ import annotations
@@ -124,6 +126,8 @@ class Benefit:
     balances: dict[Reference, Balance] = field(
         default_factory=lambda: {each: Balance() for each in Reference}
     )
+    emitted_tokens: float = 0.0
+    """All tokens since the start, the reference known or not."""
     _ran: dict[int, dict[Arm, Ran]] = field(default_factory=dict)
 
     def record(self, cells: Iterable[CellDelta], built: tuple[Arm, ...]) -> None:
@@ -131,10 +135,15 @@ class Benefit:
         by_bucket: dict[int, list[CellDelta]] = {}
         for cell in cells:
             if cell.steps > 0:
+                self.emitted_tokens += cell.tokens
                 by_bucket.setdefault(cell.batch_bucket, []).append(cell)
         for bucket, turn in by_bucket.items():
             ran = self._learn(bucket, turn)
             self._account(ran, turn, built)
+
+    def share(self, reference: Reference) -> float | None:
+        """Of all tokens, those whose batch bucket had the reference measured; `None`: there are no tokens."""
+        return self.balances[reference].tokens / self.emitted_tokens if self.emitted_tokens else None
 
     def speeds(self, bucket: int) -> dict[Arm, Speed]:
         """What is known of each arm in a bucket."""

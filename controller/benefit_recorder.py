@@ -50,7 +50,7 @@ class BenefitRecorder:
                 metric.labels(reference).inc(new - was)
 
     def to_json(self) -> dict[str, Any]:
-        """The balances since the start, and every measured speed."""
+        """The balances since the start, over which share of all tokens, and every measured speed."""
         return {
             "against": {str(reference): self._balance(reference) for reference in Reference},
             "measured": [
@@ -68,6 +68,7 @@ class BenefitRecorder:
             "reference_tokens": reference_tokens,
             "gain": tokens / reference_tokens - 1 if known else None,
             "se_gain": error * tokens / reference_tokens**2 if known else None,
+            "share": self.benefit.share(reference),
         }
 
 

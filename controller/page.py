@@ -55,7 +55,7 @@ def add_records(app: FastAPI, history: History, benefit: BenefitRecorder, guard:
 
     @app.get("/v1/benefit", tags=["views"], dependencies=guard)
     async def brought() -> dict[str, Any]:
-        """Tokens emitted against always off, always on and the best measured choice; measured speeds."""
+        """Tokens against always off, on and the best measured; the `share` of which that is known; speeds."""
         return benefit.to_json()
 
 

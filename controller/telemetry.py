@@ -82,7 +82,7 @@ class Telemetry:
         self._condition = self._gauge("condition", "1 while the condition holds", ["condition"])
         self._predicted = self._gauge(
             "predicted_decode_tokens_per_second",
-            "What the policy expects of its choice; NaN: it does not say",
+            "What the policy expects of its choice while it decodes, prefill left out; NaN: it does not say",
         )
         self._shadow = self._gauge("shadow_agrees", "1 when the shadow policy wants the same; NaN: no shadow")
 

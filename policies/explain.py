@@ -56,10 +56,13 @@ def forecast(outlook: Outlook) -> tuple[Forecast, ...]:
 
 
 def describe(evidence: dict[str, Any], batch: float, changed: bool) -> str:
-    """One sentence, which must also be true behind a guard's "held": chosen is not yet put in force."""
+    """One sentence, which must also be true behind a guard's "held": chosen is not yet put in force.
+
+    Its rates are of decode steps; what the server emits is less, for it prefills in between.
+    """
     chosen, other = evidence["chosen"], evidence["runner_up"]
     verb = "chosen" if changed else "kept"
-    text = f"depth {chosen['arm']} {verb} at batch size {batch:g}: {_rate(chosen)}"
+    text = f"depth {chosen['arm']} {verb} at batch size {batch:g}: {_rate(chosen)} while decoding"
     if other is not None:
         ahead = other["predicted_tok_s"] > chosen["predicted_tok_s"]
         rank = "may be better, not surely" if ahead else "is second best"

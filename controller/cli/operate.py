@@ -37,6 +37,8 @@ class Kind(StrEnum):
 
 SILENT = ("unreachable", "unauthorized", "not_sglang")
 """States of the link in which nothing can be said about what the engine follows."""
+ALL = 0.995
+"""A share of the tokens above which it is not said."""
 MODES = ("off", "on", "native", "no_deeper", "no_shallower", "auto")
 
 
@@ -211,14 +213,17 @@ def _effect(effect: dict[str, Any]) -> str:
 
 def _brought(against: dict[str, Any]) -> str:
     """Tokens gained since the sidecar started, with the standard error; what never ran is not known."""
-    said = []
-    for name in ("always_on", "always_off"):
-        balance = against.get(name, {})
-        gain, error = balance.get("gain"), balance.get("se_gain")
-        known = gain is not None and error is not None
-        figure = f"{100 * gain:+.1f} % (± {100 * error:.1f})" if known else "not known"
-        said.append(f"{figure} against {name.replace('_', ' ')}")
-    return ", ".join(said)
+    names = ("always_on", "always_off")
+    return ", ".join(_gained(name.replace("_", " "), against.get(name, {})) for name in names)
+
+
+def _gained(name: str, balance: dict[str, Any]) -> str:
+    """Known only of the tokens at whose batch size the other choice ran too; `share` of all."""
+    gain, error, share = (balance.get(key) for key in ("gain", "se_gain", "share"))
+    if gain is None or error is None or share is None:
+        return f"not known against {name}"
+    of = "" if share > ALL else f" where that ran too, {100 * share:.0f} % of the tokens"
+    return f"{100 * gain:+.1f} % (± {100 * error:.1f}) against {name}{of}"
 
 
 def _lease(lease: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ const plots = [
     { key: "depth", name: "draft tokens per step; 0, grey, is off", colour: "var(--quiet)", colourOf: (depth) => armColour({ depth }) }] }),
   new TimePlot(byId("plots"), { title: "Throughput", unit: "tok/s", height: 140, axis: true, series: [
     { key: "tokS", name: "output", colour: "var(--depth-1)", filled: true },
-    { key: "predictedTokS", name: "predicted", colour: "var(--predicted)", dashed: true }] }),
+    { key: "predictedTokS", name: "predicted, without prefill", colour: "var(--predicted)", dashed: true }] }),
 ];
 
 const form = new OverrideForm(() => { turn = 0; return refresh(); });

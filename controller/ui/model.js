@@ -55,9 +55,11 @@ function figures(status, latest, benefit) {
   const load = status.load ?? {};
   const against = (name) => benefit?.against?.[name] ?? {};
   const percent = (value) => (value === null || value === undefined ? null : `${value >= 0 ? "+" : "−"}${Math.abs(100 * value).toFixed(1)}`);
+  const covered = (share) => (share === null || share === undefined || share > 0.995 ? "" : `, on ${Math.round(100 * share)} % of tokens`);
   const gain = (name, reference) => ({
     name, value: percent(against(reference).gain), unit: "%",
-    note: against(reference).gain === null || against(reference).gain === undefined ? null : `± ${(100 * against(reference).se_gain).toFixed(1)}` });
+    note: against(reference).gain === null || against(reference).gain === undefined ? null
+      : `± ${(100 * against(reference).se_gain).toFixed(1)}${covered(against(reference).share)}` });
   return [
     { name: "Batch size", value: load.batch_size },
     { name: "Waiting", value: load.queue_reqs, unit: "requests" },

@@ -170,7 +170,7 @@ def _throughput() -> Iterable[object]:
     yield lines(
         Frame(
             "Output tokens per second",
-            "All DP ranks. Predicted: what the policy expects of its choice.",
+            "All DP ranks. Predicted: what the policy expects of its choice in decode steps, prefill left out.",
             unit="short",
         ),
         Query(f"sum(rate(specgov_engine_tokens_total{POD}[{W}]))", "emitted"),
@@ -188,7 +188,8 @@ def _throughput() -> Iterable[object]:
     yield lines(
         Frame(
             "What governing brought",
-            "Over the hour before, by measured speeds; below 0: it cost.",
+            "Over the hour before, by measured speeds; below 0: it cost. Only at batch sizes at which the "
+            "other choice ran too; see docs/grafana.md.",
             unit="percentunit",
         ),
         *against,

@@ -152,3 +152,13 @@ def test_a_turn_without_steps_changes_nothing():
     benefit = Benefit()
     benefit.record([cell(DEEP, steps=0, tokens_per_step=16, step_s=0.010)], BUILT)
     assert balance(benefit, Reference.ALWAYS_ON) == (0.0, 0.0, 0.0)
+
+
+def test_the_share_says_of_how_many_tokens_a_gain_is_known():
+    """Off ran at bucket 64 only, 800 tokens; depth 3 at bucket 8 only, 1600: a third, and two thirds."""
+    benefit = Benefit()
+    assert benefit.share(Reference.ALWAYS_OFF) is None
+    benefit.record([cell(OFF_COLD, steps=100, tokens_per_step=8, step_s=0.008, bucket=64)], BUILT)
+    benefit.record([cell(DEEP, steps=100, tokens_per_step=16, step_s=0.010, bucket=8)], BUILT)
+    assert benefit.share(Reference.ALWAYS_OFF) == pytest.approx(1 / 3)
+    assert benefit.share(Reference.ALWAYS_ON) == pytest.approx(2 / 3)

@@ -360,19 +360,23 @@ async def test_status_says_why_a_plan_is_not_applied(make, invoke, answers):
     [
         (
             {
-                "always_on": {"gain": -0.0104, "se_gain": 0.0113},
-                "always_off": {"gain": 0.064, "se_gain": 0.003},
+                "always_on": {"gain": -0.0104, "se_gain": 0.0113, "share": 0.16},
+                "always_off": {"gain": 0.064, "se_gain": 0.003, "share": 1.0},
             },
-            "-1.0 % (± 1.1) against always on, +6.4 % (± 0.3) against always off",
+            "-1.0 % (± 1.1) against always on where that ran too, 16 % of the tokens, "
+            + "+6.4 % (± 0.3) against always off",
         ),
         (
-            {"always_on": {"gain": None, "se_gain": None}, "always_off": {"gain": 0.0, "se_gain": 0.001}},
+            {
+                "always_on": {"gain": None, "se_gain": None, "share": 0.0},
+                "always_off": {"gain": 0.0, "se_gain": 0.001, "share": 0.996},
+            },
             "not known against always on, +0.0 % (± 0.1) against always off",
         ),
     ],
 )
 def test_status_says_what_it_brought(against, said):
-    """What was never measured is not 0 %."""
+    """What was never measured is not 0 %, and what was measured of a part is not said of the whole."""
     assert operate._brought(against) == said
 
 

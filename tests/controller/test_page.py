@@ -95,6 +95,7 @@ async def test_benefit_is_served_and_exported(make):
     measured = {(m["batch_bucket"], m["depth"]): m["tok_s"] for m in body["measured"]}
     assert measured[4, 2] == pytest.approx(600.0)
     assert body["against"]["always_off"]["gain"] is None
+    assert body["against"]["always_off"]["share"] == 0.0
     metrics = (await bench.api.get("/metrics")).text
     assert 'specgov_compared_tokens_total{against="always_off"} 0.0' in metrics
 

@@ -65,7 +65,7 @@ def test_a_choice_that_a_guard_holds_back_does_not_read_as_a_change():
         "unknown_arms": ["0 warm"],
     }
     assert describe(evidence, 4, True) == (
-        "depth 4 chosen at batch size 4: 1651 +- 29 tok/s; depth 3 is second best: 1534 +- 37 tok/s;"
-        " not measured yet: depth 0 warm"
+        "depth 4 chosen at batch size 4: 1651 +- 29 tok/s while decoding;"
+        " depth 3 is second best: 1534 +- 37 tok/s; not measured yet: depth 0 warm"
     )
     assert describe(evidence, 4, False).startswith("depth 4 kept at batch size 4")

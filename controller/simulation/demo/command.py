@@ -237,7 +237,11 @@ def _show_urls(console: Console, stage: Stage) -> None:
 
 async def _keep(console: Console, stage: Stage, phases: tuple[Phase, ...], seed: int) -> None:
     """Repeat the load until interrupted, so that there is something to look at."""
-    console.print("The load goes on and on; Ctrl-C ends it.")
+    _print_line(
+        console,
+        "The load goes on and on; Ctrl-C ends it.  What specgov status says it brought is of the batch sizes at"
+        " which the other choice ran too, few with a policy that is sure; in the table above it ran them all.",
+    )
     for turn in itertools.count(seed + 1):
         arrivals = draw_arrivals(phases, np.random.default_rng(turn))
         await drive(stage, arrivals, phases[-1].end_s, lambda _: None)
