@@ -196,12 +196,12 @@ def _add_views(app: FastAPI, sidecar: Sidecar, reads: Protect) -> None:
 def _add_override(app: FastAPI, sidecar: Sidecar, reads: Protect, writes: Protect) -> None:
     @app.get("/v1/override", tags=["override"], dependencies=[Depends(reads)], responses={401: REFUSALS[401]})
     async def override() -> dict[str, Any]:
-        """The order in force; mode `auto` when there is none."""
+        """The order; mode `auto` when there is none. `obstacle`: why it cannot be in force now, or null."""
         return sidecar.override()
 
     @app.put("/v1/override", tags=["override"], dependencies=[Depends(writes)], responses=REFUSALS)
     async def put_override(body: OverrideBody) -> dict[str, Any]:
-        """Put an order in force, instead of the one before."""
+        """Give an order, instead of the one before; kept also while an `obstacle` is in its way."""
         return await sidecar.set_override(body.request())
 
     without_body = {code: text for code, text in REFUSALS.items() if code not in (400, 409)}

@@ -99,6 +99,7 @@ _BY_REASON = {
     Reason.SUSPECT_INPUT: Condition.SUSPECT_INPUT,
     Reason.POLICY_ERROR: Condition.POLICY_ERROR,
     Reason.NOT_BUILT: Condition.NOT_BUILT,
+    Reason.NOT_CONTROLLED: Condition.NOT_BUILT,
     Reason.SWITCH_BUDGET: Condition.SWITCH_BUDGET,
     Reason.ROLLED_BACK: Condition.ROLLED_BACK,
     Reason.CRASH_LOOP: Condition.ENGINE_CRASH_LOOP,

@@ -78,6 +78,13 @@ class LoopParams:
     shut_down_within_s: float = 5.0
 
 
+def out_of_reach(link: LinkState, steered: Steered) -> str | None:
+    """Why nothing that is wanted can be put in force; `None`: nothing is in the way."""
+    if link.link is not Link.READY:
+        return link.detail
+    return f"{steered.holder} holds the lease" if steered.lease is Lease.FOREIGN else None
+
+
 class ControlLoop:
     """One engine, one policy."""
 
@@ -122,6 +129,10 @@ class ControlLoop:
         self.last: TickResult | None = None
         """The latest turn."""
         self.failed_ticks = 0
+
+    def out_of_reach(self) -> str | None:
+        """Why an order cannot be in force now, as of the latest turn; `None`: nothing is in the way."""
+        return out_of_reach(self._link, self._steering.now)
 
     async def tick(self, now_s: float) -> TickResult:
         """One turn at `now_s` of the loop's clock."""
@@ -236,11 +247,8 @@ class ControlLoop:
         """Why control that is wanted cannot be tried."""
         if self._params.dry_run or decision.action is Action.RELEASE:
             return None
-        if self._link.link is not Link.READY:
-            return self._link.detail
-        if steered.lease is Lease.FOREIGN:
-            return f"{steered.holder} holds the lease"
-        return decision.detail if decision.reason is Reason.NOT_BUILT else None
+        unmet = decision.detail if decision.reason in (Reason.NOT_BUILT, Reason.NOT_CONTROLLED) else None
+        return out_of_reach(self._link, steered) or unmet
 
     def _judge(
         self, decision: Decision, steered: Steered, effect: EffectState, scrape: Scrape, now_unix_s: float

@@ -187,7 +187,8 @@ def commands_page() -> str:
     lines += [f"| {code:d} | {text} |" for code, text in MEANING_OF_CODES.items()]
     lines += [
         "",
-        "3 is the answer of `preflight`, `status`, and `watch` with `--once` or `--json`; Ctrl-C is how",
+        "3 is the answer of `preflight`, `status`, `watch` with `--once` or `--json`, and of `override`",
+        "when the order is kept but the engine cannot be made to follow it now; Ctrl-C is how",
         "`run`, `watch` and `demo --keep` are meant to end, with 0.",
     ]
     return "\n".join(lines) + "\n"

@@ -103,12 +103,20 @@ class Sidecar:
         }
 
     def override(self) -> dict[str, Any]:
-        """The order in force; mode `auto` when there is none."""
+        """The order in force; mode `auto` when there is none.
+
+        `obstacle`: why the engine cannot be made to follow it now; null: nothing is in the way.
+        """
         order = self._overrides.current(self._wall_clock())
         if order is None:
             kept_nowhere = self.settings.store_path == MEMORY  # no older order can come back from there
-            return {"mode": str(Mode.AUTO), "durable": kept_nowhere or self._overrides.durable}
-        return {**override_to_json(order), "durable": self._overrides.durable}
+            durable = kept_nowhere or self._overrides.durable
+            return {"mode": str(Mode.AUTO), "durable": durable, "obstacle": None}
+        return {
+            **override_to_json(order),
+            "durable": self._overrides.durable,
+            "obstacle": None if order.mode is Mode.AUTO else self.loop.out_of_reach(),
+        }
 
     async def set_override(self, request: OverrideRequest) -> dict[str, Any]:
         """Put an order in force; raises `OverrideError` when it cannot be carried out.

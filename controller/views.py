@@ -8,7 +8,7 @@ from typing import Any
 from controller.conditions import ActiveCondition
 from controller.effect import Effect
 from controller.link import Link
-from controller.loop import TickResult
+from controller.loop import TickResult, out_of_reach
 from controller.overrides import Override
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
 from controller.steering import Lease
@@ -20,14 +20,15 @@ def status(result: TickResult | None, *, now_s: float, dry_run: bool) -> dict[st
     if result is None:
         return {"mode": str(Mode.AUTO), "headline": "starting: no turn is done yet", "conditions": []}
     override, steered = result.override, result.steered
+    obstacle = out_of_reach(result.link, steered)
     return {
         "headline": headline(result, dry_run=dry_run),
         "mode": str(override.mode if override else Mode.AUTO),
         "mode_since_unix_s": result.mode_since_unix_s,
-        "why": result.decision.detail,
+        "why": result.decision.detail if obstacle is None else f"nothing is put in force: {obstacle}",
         "type": advice(result),
         "dry_run": dry_run,
-        "override": override_to_json(override) if override else None,
+        "override": {**override_to_json(override), "obstacle": obstacle} if override else None,
         "fleet_override": override_to_json(result.fleet_override) if result.fleet_override else None,
         "decision": decision_to_json(result.decision),
         "effect": {

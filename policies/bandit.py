@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from policies import unbuilt
 from policies.soundness import sound_cells
 from policies.step_cost import KNOTS, bucket_index, ordered, timing
 from policies.types import Action, Arm, CellDelta, Decision, Gear, Observation, Reason, Row, Schedule
@@ -81,7 +82,7 @@ class Bandit:
         """Learn, draw for the bucket in use, and name an arm for every bucket."""
         arms = [a for a in ordered(observation.built) if a.gear is not Gear.FROZEN]
         if not arms:
-            return Decision(Action.HOLD, Reason.NOT_BUILT, "the engine has no depth built")
+            return unbuilt.hold("any depth", ())
         cells = sound_cells(observation.cells)
         for cell in cells:
             self._learn(cell)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies import arms
+from policies import arms, unbuilt
 from policies.types import Action, Decision, Gear, Observation, Reason, Schedule
 
 
@@ -40,10 +40,7 @@ class Fixed:
         wanted, built = self._params.depth, observation.built
         arm = arms.deepest(built) if wanted is None else arms.at_most(built, wanted, self._params.gear)
         if arm is None:
-            listed = ", ".join(map(str, built)) or "nothing"
-            return Decision(
-                Action.HOLD, Reason.NOT_BUILT, f"no depth of at most {wanted} is built (built: {listed})"
-            )
+            return unbuilt.hold("any depth" if wanted is None else f"a depth of at most {wanted}", built)
         detail = f"fixed at depth {arm}"
         if wanted is not None and arm.depth != wanted:
             detail += f" (depth {wanted} is not built)"

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from policies import unbuilt
 from policies.acceptance import AcceptanceParams, Survival
 from policies.drift import DriftParams
 from policies.explain import describe, explain, forecast
@@ -108,9 +109,7 @@ class Goodput:
         """Learn from `observation`, then propose."""
         arms = ordered(a for a in observation.built if isinstance(a, Arm))[:MAX_ARMS]
         if not arms:
-            return Decision(
-                Action.HOLD, Reason.NOT_BUILT, "the engine has no depth built that could be chosen"
-            )
+            return unbuilt.hold("any depth", ())
         cells = sound_cells(observation.cells)
         self._learn(observation, cells)
         self.outlook = Outlook.of(self.models, arms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from policies import arms
+from policies import arms, unbuilt
 from policies.base import Policy
 from policies.types import Action, Arm, Decision, Directive, Mode, Observation, Reason, Schedule
 
@@ -69,8 +69,7 @@ def _obey(directive: Directive, built: tuple[Arm, ...]) -> Decision:
         return Decision(Action.RELEASE, Reason.OVERRIDE, f"native, by {who}", evidence=evidence)
     arm = arm_for(directive, built)
     if arm is None:
-        listed = ", ".join(map(str, built)) or "nothing"
-        detail = f"override {directive.mode} asks for a depth that is not built (built: {listed})"
-        return Decision(Action.HOLD, Reason.NOT_BUILT, detail, evidence=evidence)
+        depth = "" if directive.depth is None else f" at depth {directive.depth}"
+        return unbuilt.hold(f"{directive.mode}{depth}, by {who},", built, evidence)
     schedule = Schedule.constant(arm)
     return Decision(Action.GOVERN, Reason.OVERRIDE, f"depth {arm}, by {who}", schedule, evidence=evidence)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from policies import arms
+from policies import arms, unbuilt
 from policies.types import Action, Arm, Decision, Gear, Observation, Reason, Row, Schedule
 
 
@@ -83,9 +83,7 @@ class Threshold:
         self._judge_queue(observation.queue_reqs)
         schedule = self._schedule(observation.built)
         if schedule is None:
-            built = ", ".join(map(str, observation.built)) or "nothing"
-            detail = f"the table asks for depths that are not built (built: {built})"
-            return Decision(Action.HOLD, Reason.NOT_BUILT, detail)
+            return unbuilt.hold("a depth of the table", observation.built)
         reason = self._reason(schedule, batch_size)
         evidence = {
             "batch_size": batch_size,

@@ -262,6 +262,8 @@ class Reason(StrEnum):
     ARM_RESTING = "arm_resting"
     CRASH_LOOP = "crash_loop"
     NOT_BUILT = "not_built"
+    NOT_CONTROLLED = "not_controlled"
+    """Nothing is known to be built: the engine does not answer, or cannot be controlled."""
     POLICY_ERROR = "policy_error"
 
 

@@ -92,7 +92,8 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
     if override is not None:
         end = override["expires_unix_s"]
         until = "until it is ended" if end is None else f"until {_clock(end)} {_zone()}"
-        lines.insert(1, ("override", f"{override['detail']}, {until}"))
+        kept = "" if override["obstacle"] is None else "; kept, not in force"
+        lines.insert(1, ("override", f"{override['detail']}, {until}{kept}"))
     return lines
 
 
@@ -109,7 +110,10 @@ def override(
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
-    """Take over, or hand back: off | on | native | no_deeper | no_shallower | auto."""
+    """Take over, or hand back: off | on | native | no_deeper | no_shallower | auto.
+
+    Exit code 3 when the order is kept, but the engine cannot be made to follow it now.
+    """
     if mode not in MODES:
         raise BadRequestError(f"MODE must be one of {', '.join(MODES)}, got {mode!r}")
     reason = (reason or "").strip()
@@ -125,9 +129,11 @@ def override(
     order = call("PUT", url, "/v1/override", token_file, json=body)
     if as_json:
         show_json(order)
-        return
-    for line in _order_lines(order):
-        out.print(line, markup=False, soft_wrap=True)
+    else:
+        for line in _order_lines(order):
+            out.print(line, markup=False, soft_wrap=True)
+    if order["obstacle"] is not None:
+        attend()
 
 
 def _order_lines(order: dict[str, Any]) -> Iterator[str]:
@@ -140,10 +146,13 @@ def _order_lines(order: dict[str, Any]) -> Iterator[str]:
     yield "auto: the policy decides" if auto else f"{order['mode']}{depth}, {until}"
     if replaced is not None:
         yield f"{'ended' if auto else 'replaced'}: {replaced['detail']}"
+    if order["obstacle"] is not None:
+        yield f"kept, but not in force: {order['obstacle']}"
+        yield "it comes into force by itself once that is mended; see specgov status"
     if not order["durable"] and auto:
         yield "not on disk yet: the order that was ended may come back if the sidecar restarts now"
     elif not order["durable"]:
-        yield "in force, but not on disk: it is gone if the sidecar restarts"
+        yield "not on disk: it is gone if the sidecar restarts"
 
 
 def decisions(

@@ -90,7 +90,7 @@ export function statusView(status, samples, benefit) {
     warnings: (status.conditions ?? []).map((c) => ({ title: words(c.condition), text: `since ${clock(c.since_unix_s)}: ${c.message}`, remedy: c.remedy, bad: BAD.has(c.condition) })),
     override: {
       order: status.override?.scope === "pod" ? status.override : null,
-      inForce: status.override ? `${status.override.scope === "fleet" ? "fleet: " : ""}${status.override.mode} is in force` : "none in force",
+      inForce: status.override ? `${status.override.scope === "fleet" ? "fleet: " : ""}${status.override.mode} is ${status.override.obstacle ? "kept, not in force" : "in force"}` : "none in force",
       depths: [...new Set((status.depth?.built ?? []).map((arm) => arm.depth).filter((depth) => depth > 0))],
     },
   };

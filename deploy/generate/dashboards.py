@@ -170,7 +170,7 @@ def _throughput() -> Iterable[object]:
     yield lines(
         Frame(
             "Output tokens per second",
-            "All DP ranks. Predicted: what the policy expects of its choice in decode steps, prefill left out.",
+            "All DP ranks. Predicted: what the policy expects in decode steps, prefill left out.",
             unit="short",
         ),
         Query(f"sum(rate(specgov_engine_tokens_total{POD}[{W}]))", "emitted"),

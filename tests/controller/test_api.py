@@ -153,6 +153,37 @@ async def test_off_is_refused_where_depth_0_is_not_built(make):
     assert message == "mode must lead to a built depth (1, 2), got 0; see specgov engine-flags"
 
 
+@pytest.mark.parametrize(
+    ("away", "why"),
+    [
+        ({"fail": {"/speculation": httpx.ConnectError("refused")}}, "the engine does not answer"),
+        ({"controllable": False, "reason": "DP attention is on"}, "DP attention is on"),
+        ({"plugin": False}, "no /speculation endpoint"),
+    ],
+)
+async def test_an_order_that_the_engine_cannot_follow_is_kept_and_said_not_to_be_in_force(make, away, why):
+    """Rather than "in force", or a depth that is "not built": it comes into force when that is mended."""
+    bench = await make()
+    whole = {name: getattr(bench.engine, name) for name in away}
+    for name, value in away.items():
+        setattr(bench.engine, name, value)
+    await bench.run(2)
+    answer = await bench.api.put("/v1/override", json={"mode": "off", "reason": "x"})
+    assert answer.status_code == 200
+    assert why in answer.json()["obstacle"]
+    result = await bench.tick(20.0)
+    assert (result.decision.action, result.decision.reason) == ("hold", "not_controlled")
+    assert "not_built" not in bench.conditions()
+    status = (await bench.api.get("/v1/status")).json()
+    assert why in status["override"]["obstacle"]
+    assert status["why"].startswith("nothing is put in force: ")
+    for name, value in whole.items():
+        setattr(bench.engine, name, value)
+    await bench.run(2, batch_size=4, seconds=61)
+    assert (await bench.api.get("/v1/override")).json()["obstacle"] is None
+    assert bench.engine.puts[-1]["schedule"] == [{"min_batch_size": 1, "depth": 0, "gear": "cold"}]
+
+
 async def test_a_body_that_is_too_large_is_refused(make):
     """Whatever it holds."""
     bench = await make(api__max_body_bytes=256)
@@ -173,7 +204,7 @@ async def test_delete_ends_the_order_and_is_idempotent(make):
     await bench.api.put("/v1/override", json={"mode": "off", "reason": "x", "actor": "jo"})
     for _ in range(2):
         answer = await bench.api.delete("/v1/override", params={"reason": "over", "actor": "jo"})
-        assert answer.json() == {"mode": "auto", "durable": True}
+        assert answer.json() == {"mode": "auto", "durable": True, "obstacle": None}
     page = (await bench.api.get("/v1/decisions", params={"kind": "override"})).json()
     assert [row["reason"] for row in page["decisions"]] == ["auto", "off"]
 
@@ -183,7 +214,7 @@ async def test_auto_without_an_order_changes_and_logs_nothing(make):
     bench = await make(store__path=":memory:")
     for _ in range(2):
         answer = await bench.api.put("/v1/override", json={"mode": "auto", "reason": "x"})
-        assert answer.json() == {"mode": "auto", "durable": True, "replaced": None}
+        assert answer.json() == {"mode": "auto", "durable": True, "obstacle": None, "replaced": None}
     assert (await bench.api.get("/v1/decisions")).json()["decisions"] == []
 
 

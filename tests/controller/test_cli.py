@@ -260,7 +260,9 @@ def answers(monkeypatch):
 
 def test_override_sends_the_order(invoke, answers):
     """`specgov override off --ttl 30m --reason ...`."""
-    asked = answers({"mode": "off", "expires_unix_s": None, "durable": True, "replaced": None})
+    asked = answers(
+        {"mode": "off", "expires_unix_s": None, "durable": True, "obstacle": None, "replaced": None}
+    )
     result = invoke("override", "off", "--ttl", "30m", "--reason", "incident 7", "--actor", "jo")
     assert result.exit_code == 0
     body = {"mode": "off", "depth": None, "ttl_s": 1800.0, "reason": "incident 7", "actor": "jo"}
@@ -270,17 +272,30 @@ def test_override_sends_the_order(invoke, answers):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ({"mode": "auto", "durable": True, "replaced": None}, ["auto: there was no order to end"]),
         (
-            {"mode": "auto", "durable": True, "replaced": {"detail": "off by jo: incident 7"}},
+            {"mode": "auto", "durable": True, "obstacle": None, "replaced": None},
+            ["auto: there was no order to end"],
+        ),
+        (
+            {
+                "mode": "auto",
+                "durable": True,
+                "obstacle": None,
+                "replaced": {"detail": "off by jo: incident 7"},
+            },
             ["auto: the policy decides", "ended: off by jo: incident 7"],
         ),
         (
-            {"mode": "native", "durable": True, "replaced": {"detail": "off by jo: incident 7"}},
+            {
+                "mode": "native",
+                "durable": True,
+                "obstacle": None,
+                "replaced": {"detail": "off by jo: incident 7"},
+            },
             ["native, until it is ended: specgov override auto", "replaced: off by jo: incident 7"],
         ),
         (
-            {"mode": "auto", "durable": False, "replaced": {"detail": "off by jo: x"}},
+            {"mode": "auto", "durable": False, "obstacle": None, "replaced": {"detail": "off by jo: x"}},
             [
                 "auto: the policy decides",
                 "ended: off by jo: x",
@@ -363,8 +378,10 @@ async def test_status_says_why_a_plan_is_not_applied(make, invoke, answers):
                 "always_on": {"gain": -0.0104, "se_gain": 0.0113, "share": 0.16},
                 "always_off": {"gain": 0.064, "se_gain": 0.003, "share": 1.0},
             },
-            "-1.0 % (± 1.1) against always on where that ran too, 16 % of the tokens, "
-            + "+6.4 % (± 0.3) against always off",
+            (
+                "-1.0 % (± 1.1) against always on where that ran too, 16 % of the tokens,"
+                " +6.4 % (± 0.3) against always off"
+            ),
         ),
         (
             {
@@ -378,6 +395,17 @@ async def test_status_says_why_a_plan_is_not_applied(make, invoke, answers):
 def test_status_says_what_it_brought(against, said):
     """What was never measured is not 0 %, and what was measured of a part is not said of the whole."""
     assert operate._brought(against) == said
+
+
+def test_an_order_that_is_kept_and_not_in_force_says_why_and_ends_with_3(invoke, answers):
+    """`off`, and nothing else, would send somebody back to bed."""
+    away = "the engine does not answer: connection refused"
+    answers({"mode": "off", "expires_unix_s": None, "durable": True, "obstacle": away, "replaced": None})
+    for options in ((), ("--json",)):
+        result = invoke("override", "off", "--reason", "x", *options)
+        assert result.exit_code == Exit.ATTENTION
+        assert away in result.stdout
+    assert f"kept, but not in force: {away}" in invoke("override", "off", "--reason", "x").stdout
 
 
 async def test_the_end_of_an_override_is_said_as_people_tell_time(make):

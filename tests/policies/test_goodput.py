@@ -103,7 +103,7 @@ def test_a_damaged_state_is_refused_whole(path: tuple[str, ...], value: object) 
 def test_with_nothing_built_it_holds() -> None:
     """No arm can be named, so none is."""
     decision = Goodput().decide(Observation(now_s=0.0, built=()))
-    assert (decision.action, decision.reason) == (Action.HOLD, Reason.NOT_BUILT)
+    assert (decision.action, decision.reason) == (Action.HOLD, Reason.NOT_CONTROLLED)
 
 
 def test_starts_with_what_the_engine_runs() -> None:
