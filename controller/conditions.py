@@ -52,7 +52,10 @@ MEANING: Mapping[Condition, tuple[str, str]] = {
         "check engine.url and that the server is up",
     ),
     Condition.UNAUTHORIZED: ("the engine refuses the key", "set engine.admin_api_key_file"),
-    Condition.NO_PLUGIN: ("SGLang runs without the plugin", "pip install --no-deps specgov, restart SGLang"),
+    Condition.NO_PLUGIN: (
+        "SGLang runs without the plugin",
+        "specgov export-hooks DIR, then restart SGLang with PYTHONPATH=DIR",
+    ),
     Condition.SPECULATION_OFF: ("SGLang runs without speculation", "specgov engine-flags --depths 0,1,2,4"),
     Condition.NOT_CONTROLLABLE: ("the plugin says that control is impossible", "specgov preflight"),
     Condition.WRONG_VERSION: ("plugin and sidecar speak different protocols", "install the same release"),

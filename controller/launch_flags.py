@@ -7,11 +7,32 @@ runtime state per candidate at start.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 
 from controller.errors import SettingsError
+from sglang_hooks.releases import SUPPORTED, is_supported
 
 MAX_DEPTH = 16
+ALGORITHMS = ("EAGLE", "EAGLE3")
+"""Those whose worker can change its depth."""
+
+
+def parse_algorithm(text: str) -> str:
+    """One of `ALGORITHMS`, as SGLang spells it; raises `SettingsError`."""
+    if text.upper() not in ALGORITHMS:
+        rule = f"--algorithm must be {' or '.join(ALGORITHMS)}, the ones that can be governed"
+        raise SettingsError(f"{rule}, got {text!r}")
+    return text.upper()
+
+
+def parse_release(text: str) -> str:
+    """An SGLang release that the hook knows, without a leading v; raises `SettingsError`."""
+    release = text.strip().removeprefix("v")
+    if not is_supported(release):
+        rule = f"--sglang must be a release that the hook knows, {SUPPORTED[0]} to {SUPPORTED[-1]}"
+        raise SettingsError(f"{rule}, got {text!r}; docs/support.md has the table")
+    return release
 
 
 def parse_depths(text: str) -> list[int]:
@@ -41,19 +62,19 @@ def adaptive_config(depths: Sequence[int]) -> str:
 
 
 def flags(depths: Sequence[int], config: str, *, algorithm: str, draft_model: str) -> list[str]:
-    """The launch flags.
+    """The launch flags, each with its value quoted for a shell.
 
     The server starts at the largest candidate: releases up to 0.5.18 do not start otherwise,
     and buffers are sized for it in any case.
     """
     deepest = max(depths)
     return [
-        f"--speculative-algorithm {algorithm}",
-        f"--speculative-draft-model-path {draft_model}",
+        f"--speculative-algorithm {shlex.quote(algorithm)}",
+        f"--speculative-draft-model-path {shlex.quote(draft_model)}",
         f"--speculative-num-steps {deepest}",
         "--speculative-eagle-topk 1",
         f"--speculative-num-draft-tokens {deepest + 1}",
         "--speculative-adaptive",
-        f"--speculative-adaptive-config {config}",
+        f"--speculative-adaptive-config {shlex.quote(config)}",
         "--enable-metrics",
     ]

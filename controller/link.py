@@ -32,7 +32,7 @@ REMEDY = {
     Link.READY: "",
     Link.UNREACHABLE: "check engine.url and that the server is up: curl URL/health",
     Link.UNAUTHORIZED: "set engine.admin_api_key_file (or engine.api_key_file) to the server's key",
-    Link.NO_PLUGIN: "pip install --no-deps specgov in SGLang's environment, then restart SGLang",
+    Link.NO_PLUGIN: "specgov export-hooks DIR, then restart SGLang with PYTHONPATH=DIR",
     Link.SPECULATION_OFF: "start SGLang with the flags of: specgov engine-flags --depths 0,1,2,4",
     Link.NOT_CONTROLLABLE: "run: specgov preflight",
     Link.WRONG_VERSION: "install the same specgov release beside and inside SGLang",

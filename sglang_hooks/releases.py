@@ -56,6 +56,11 @@ def faults_of(version: str | None) -> list[Fault]:
     return [fault for fault in FAULTS if number and _number(fault.first) <= number <= _number(fault.last)]
 
 
+def is_supported(version: str) -> bool:
+    """Whether `version`, a post release included, is one of `SUPPORTED`."""
+    return _number(version) in map(_number, SUPPORTED)
+
+
 def _number(version: str | None) -> tuple[int, ...]:
     """The leading numbers of a version, so that 0.5.17.post1 is 0.5.17; empty: it has none."""
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", version or "")

@@ -20,7 +20,7 @@ from controller.cli._exit import attend, err
 from controller.errors import BadRequestError
 from controller.preflight import Check, Facts, Verdict, check, passed
 from controller.settings import EngineSettings
-from sglang_hooks.releases import faults_of
+from sglang_hooks.releases import SUPPORTED, faults_of
 
 _COLOURS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.UNKNOWN: "red"}
 
@@ -40,14 +40,18 @@ def engine_flags(
     algorithm: Annotated[str, typer.Option(help="EAGLE or EAGLE3.")] = "EAGLE3",
     draft_model: Annotated[str, typer.Option(help="Path of the draft model.")] = "DRAFT_MODEL",
     force: Annotated[bool, typer.Option("--force", help="Replace a config file that is another.")] = False,
-    sglang: Annotated[str | None, typer.Option(help="SGLang release, to be told its known faults.")] = None,
+    sglang: Annotated[
+        str | None, typer.Option(help="SGLang release, such as 0.5.23, to be told its known faults.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print the flags that SGLang must be started with, and write its adaptive config file."""
     wanted = launch_flags.parse_depths(depths)
+    algorithm = launch_flags.parse_algorithm(algorithm)
+    release = None if sglang is None else launch_flags.parse_release(sglang)
     _write(config, launch_flags.adaptive_config(wanted), force=force)
     flags = launch_flags.flags(wanted, str(config), algorithm=algorithm, draft_model=draft_model)
-    faults = [fault for fault in faults_of(sglang) if fault.at_deepest]
+    faults = [fault for fault in faults_of(release) if fault.at_deepest]
     if as_json:
         notes = [dataclasses.asdict(fault) for fault in faults]
         show_json({"flags": flags, "config": str(config), "depths": wanted, "faults": notes})
@@ -56,7 +60,18 @@ def engine_flags(
     if 0 not in wanted:
         err.print("Depth 0 is left out: speculation can be made shallower, never turned off.", soft_wrap=True)
     for fault in faults:
-        err.print(f"SGLang {sglang}: {fault.symptom}. Use {fault.way_round}.", soft_wrap=True, markup=False)
+        err.print(f"SGLang {release}: {fault.symptom}. Use {fault.way_round}.", soft_wrap=True, markup=False)
+    if release is None:
+        err.print(_for_which_releases(), soft_wrap=True, markup=False)
+
+
+def _for_which_releases() -> str:
+    """Said when no release is named: some do not start like this."""
+    broken = ", ".join(each for each in SUPPORTED if any(f.at_deepest for f in faults_of(each)))
+    return (
+        f"For SGLang {SUPPORTED[0]} to {SUPPORTED[-1]}, but {broken} does not start with them as it was"
+        " released; --sglang RELEASE tells what is known of yours."
+    )
 
 
 def _write(config: Path, text: str, *, force: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -33,4 +34,4 @@ def export_hooks(
         show_json({"pythonpath": str(folder.absolute()), "files": [str(path) for path in written]})
         return
     out.print(f"{len(written)} files written to {folder}", soft_wrap=True)
-    out.print(f"start SGLang with PYTHONPATH={folder.absolute()}", soft_wrap=True)
+    out.print(f"start SGLang with PYTHONPATH={shlex.quote(str(folder.absolute()))}", soft_wrap=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import shlex
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -178,6 +180,42 @@ def test_engine_flags_tell_the_faults_of_a_release_that_may_not_start(invoke, tm
     assert json.loads(invoke("engine-flags", "--config", config, "--json").stdout)["faults"] == []
 
 
+def test_engine_flags_without_a_release_say_which_does_not_start_so(invoke, tmp_path):
+    """Where nobody asks, nobody is told; a release that is named is spared the sentence."""
+    config = str(tmp_path / "adaptive.json")
+    said = "For SGLang 0.5.16 to 0.5.23, but 0.5.17 does not start with them as it was released"
+    assert said in invoke("engine-flags", "--config", config).stderr
+    assert invoke("engine-flags", "--config", config, "--sglang", "v0.5.23.post1").stderr == ""
+
+
+def test_engine_flags_are_quoted_for_a_shell(invoke, tmp_path):
+    """Every value, so that what is pasted is what was meant."""
+    config = tmp_path / "my flags.json"
+    given = ["--draft-model", "a b;rm -rf /", "--config", str(config), "--algorithm", "eagle3", "--json"]
+    flags = shlex.split(" ".join(json.loads(invoke("engine-flags", *given).stdout)["flags"]))
+    value = dict(itertools.pairwise(flags))
+    assert value["--speculative-draft-model-path"] == "a b;rm -rf /"
+    assert value["--speculative-adaptive-config"] == str(config)
+    assert value["--speculative-algorithm"] == "EAGLE3"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "rule"),
+    [
+        ("--algorithm", "NGRAM", "--algorithm must be EAGLE or EAGLE3"),
+        ("--sglang", "bla", "--sglang must be a release that the hook knows, 0.5.16 to 0.5.23"),
+        ("--sglang", "0.4.0", "--sglang must be a release that the hook knows, 0.5.16 to 0.5.23"),
+    ],
+)
+def test_engine_flags_for_what_cannot_be_governed_are_refused(invoke, tmp_path, option, value, rule):
+    """And no file is left behind."""
+    config = tmp_path / "adaptive.json"
+    result = invoke("engine-flags", "--config", str(config), option, value)
+    assert result.exit_code == Exit.USAGE
+    assert rule in result.stderr
+    assert not config.exists()
+
+
 def test_preflight_takes_what_is_not_stated_for_a_failure(fake_state):
     """Unknown is not fine."""
     body = load("server_info_overlap")
@@ -195,7 +233,7 @@ def test_preflight_tells_a_server_without_the_plugin():
     checks = check(facts("server_info_h200", control_error=missing))
     (plugin,) = [c for c in checks if c.name == "plugin"]
     assert plugin.verdict is Verdict.FAIL
-    assert plugin.mend.startswith("pip install --no-deps specgov")
+    assert plugin.mend.startswith("specgov export-hooks DIR")
 
 
 def test_preflight_tells_another_server_from_sglang_without_the_plugin(invoke):
