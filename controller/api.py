@@ -116,7 +116,14 @@ def _add_errors(app: FastAPI) -> None:
         field = ".".join(str(part) for part in first["loc"][1:]) or None
         if first["loc"] == ("body",) and not _is_json(content_type := request.headers.get("content-type")):
             return refusal(422, f"Content-Type must be application/json, got {content_type!r}")
-        return refusal(422, f"{field or 'body'}: {first['msg']}", field)
+        return refusal(422, f"{field or 'body'}: {_in_words(first)}", field)
+
+
+def _in_words(fault: dict[str, Any]) -> str:
+    """What is wrong.  The one pattern there is says that text must be `Printable`; nobody reads patterns."""
+    if fault["type"] == "string_pattern_mismatch":
+        return "must be one line, without control characters such as line breaks and tabs"
+    return str(fault["msg"])
 
 
 def _is_json(content_type: str | None) -> bool:
@@ -136,6 +143,9 @@ def _add_probes(app: FastAPI, sidecar: Sidecar) -> None:
     async def readyz() -> Response:
         """200 once the first turn is done, also while SGLang is away."""
         return JSONResponse({"ok": True}) if sidecar.loop.last else refusal(503, "no turn is done yet")
+
+    for path, probe in (("/healthz", healthz), ("/readyz", readyz)):
+        app.head(path, include_in_schema=False)(probe)
 
     @app.get("/metrics", tags=["probes"], response_class=Response)
     async def metrics() -> Response:
@@ -207,6 +217,9 @@ def _add_override(app: FastAPI, sidecar: Sidecar, reads: Protect, writes: Protec
     without_body = {code: text for code, text in REFUSALS.items() if code not in (400, 409)}
 
     @app.delete("/v1/override", tags=["override"], dependencies=[Depends(writes)], responses=without_body)
-    async def delete_override(reason: Printable = "", actor: Printable = "") -> dict[str, Any]:
+    async def delete_override(
+        reason: Annotated[Printable, Query(description="Why, for the decision log")] = "",
+        actor: Annotated[Printable, Query(description="Who, for the decision log")] = "",
+    ) -> dict[str, Any]:
         """End the order in force; idempotent."""
         return await sidecar.clear_override(reason, actor)

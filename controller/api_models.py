@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from controller.sidecar import MAX_TTL_S, OverrideRequest
+from controller.order_rules import MAX_DEPTH, MAX_TEXT, MAX_TTL_S
+from controller.sidecar import OverrideRequest
 from policies.types import Mode
 
-Printable = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Printable = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class OverrideBody(BaseModel):
@@ -21,10 +22,11 @@ class OverrideBody(BaseModel):
     """`off`: depth 0 at every batch size.  `on`: `depth`, or the deepest built.  `native`: SGLang's own
     policy.  `no_deeper`, `no_shallower`: the policy, which may not change in that direction.  `auto`: the
     policy; ends the order in force."""
-    depth: Annotated[int, Field(ge=1, le=64, strict=True)] | None = None
+    depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, strict=True)] | None = None
     """Draft depth for mode `on`; a built one."""
     ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S, allow_inf_nan=False, strict=True)] | None = None
-    """Seconds after which the order ends by itself; null: never."""
+    """Seconds after which the order ends by itself; null: never.  With `auto` only while a fleet's order is
+    in force, which this pod then leaves for so long."""
     reason: Annotated[Printable, StringConstraints(strip_whitespace=True, min_length=1)]
     """Why, not blank; stands in the decision log and the status."""
     actor: Printable = ""

@@ -83,9 +83,12 @@ MEANING: Mapping[Condition, tuple[str, str]] = {
         "mend the file: the message names the field",
     ),
     Condition.STORE_DEGRADED: ("the state database cannot be written", "see the message; free or mount it"),
-    Condition.DRY_RUN: ("decisions are not applied", "set dry_run = false"),
+    Condition.DRY_RUN: ("decisions are not applied", "set dry_run = false and restart it"),
 }
 """What each condition means and what mends it; the table in docs/metrics.md is made of it."""
+
+INTENDED = frozenset({Condition.DRY_RUN})
+"""Conditions that are as somebody wanted it: shown, and no reason to call anybody."""
 
 _BY_LINK = {
     Link.UNREACHABLE: Condition.ENGINE_UNREACHABLE,
@@ -116,6 +119,11 @@ class ActiveCondition:
     condition: Condition
     since_unix_s: float
     message: str
+
+    @property
+    def attention(self) -> bool:
+        """Whether somebody should look: all but what was set so."""
+        return self.condition not in INTENDED
 
     @property
     def remedy(self) -> str:

@@ -49,7 +49,11 @@ def add_records(app: FastAPI, history: History, benefit: BenefitRecorder, guard:
     """`/v1/history` and `/v1/benefit`."""
 
     @app.get("/v1/history", tags=["views"], dependencies=guard)
-    async def past(since_unix_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0) -> dict[str, Any]:
+    async def past(
+        since_unix_s: Annotated[
+            float, Query(allow_inf_nan=False, description="Only samples after this")
+        ] = 0.0,
+    ) -> dict[str, Any]:
         """Load, depth in use and throughput of the last half hour, a sample a second, oldest first."""
         return history.to_json(since_unix_s)
 

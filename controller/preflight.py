@@ -140,9 +140,13 @@ def _speculation(info: ServerInfo | None) -> Iterator[Check]:
         "--speculative-adaptive --speculative-adaptive-config FILE; see specgov engine-flags",
     )
     attention = None if info.dp_attention is None else not info.dp_attention
-    yield _check(
-        "attention", attention, f"DP attention {info.dp_attention}", "leave out --enable-dp-attention"
-    )
+    yield _check("attention", attention, _attention(info.dp_attention), "leave out --enable-dp-attention")
+
+
+def _attention(data_parallel: bool | None) -> str:
+    return {True: "data-parallel (DP) attention", False: "no DP attention", None: "DP attention or not"}[
+        data_parallel
+    ]
 
 
 def _plugin(facts: Facts) -> Iterator[Check]:

@@ -161,14 +161,48 @@ def api_page(openapi: dict[str, Any]) -> str:
             codes = ", ".join(operation["responses"])
             lines.append(f"| `{method.upper()} {path}` | {_cell(operation['description'])} | {codes} |")
     body = openapi["components"]["schemas"]["OverrideBody"]
-    lines += ["\n## `PUT /v1/override`\n", "| field | meaning |", "| --- | --- |"]
+    lines += ["\n## `PUT /v1/override`\n", "| field | rule | meaning |", "| --- | --- | --- |"]
     for name, entry in body["properties"].items():
         needed = " (needed)" if name in body["required"] else ""
-        lines.append(f"| `{name}`{needed} | {_cell(entry.get('description', ''))} |")
-    lines += ["\n## `GET /v1/decisions`\n", "| parameter | meaning |", "| --- | --- |"]
-    for parameter in openapi["paths"]["/v1/decisions"]["get"]["parameters"]:
-        lines.append(f"| `{parameter['name']}` | {_cell(parameter.get('description', ''))} |")
+        lines.append(f"| `{name}`{needed} | {_rule(entry)} | {_cell(entry.get('description', ''))} |")
+    for path, methods in openapi["paths"].items():
+        for method, operation in methods.items():
+            lines += _parameters(f"{method.upper()} {path}", operation.get("parameters", []))
     return "\n".join(lines) + "\n"
+
+
+def _parameters(request: str, parameters: list[dict[str, Any]]) -> list[str]:
+    """The table of a request's query parameters; nothing for one without."""
+    rows = [
+        f"| `{p['name']}` | {_rule(p['schema'])} | {_cell(p.get('description', ''))} |" for p in parameters
+    ]
+    return (
+        [f"\n## `{request}`\n", "| parameter | rule | meaning |", "| --- | --- | --- |", *rows]
+        if rows
+        else []
+    )
+
+
+RULES = {
+    "exclusiveMinimum": "above {:.16g}",
+    "minimum": "at least {:.16g}",
+    "maximum": "at most {:.16g}",
+    "minLength": "at least {} character",
+    "maxLength": "at most {} characters",
+    "pattern": "one line, no control characters",
+}
+"""How a rule of JSON schema reads; the API's one pattern is that of `Printable`."""
+
+
+def _rule(schema: dict[str, Any]) -> str:
+    """What a value must be, in words: of the alternatives, the one that is not null."""
+    entry = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
+    kind = [entry["type"]] if entry.get("type") in ("integer", "number", "string") else []
+    if "$ref" in entry:
+        return "one of these"
+    choice = ["one of " + ", ".join(f"`{each}`" for each in entry["enum"])] if "enum" in entry else kind
+    said = [*choice, *(text.format(entry[key]) for key, text in RULES.items() if key in entry)]
+    return ", ".join(said)
 
 
 def commands_page() -> str:

@@ -25,7 +25,6 @@ from policies.override import arm_for
 from policies.types import Directive, Forecast, Mode
 
 MEMORY = Path(":memory:")
-MAX_TTL_S = 30 * 86_400.0
 WRITE_PATIENCE_S = 2.0
 """How long an order waits to be on disk before it is answered with `durable` false."""
 
@@ -164,6 +163,11 @@ class Sidecar:
     def _check(self, request: OverrideRequest) -> None:
         if self.settings.dry_run and request.mode is not Mode.AUTO:
             raise OverrideError(None, "this sidecar runs dry: set dry_run = false and restart it first")
+        if request.mode is Mode.AUTO and request.ttl_s is not None and not self._fleet_orders():
+            rule = (
+                "ttl_s goes with mode auto only while a fleet's order is in force, which auto suspends here"
+            )
+            raise OverrideError("ttl_s", f"{rule}; got {request.ttl_s:g}: leave it out")
         if request.depth is not None and request.mode is not Mode.ON:
             raise OverrideError("depth", f"depth goes with mode on only, got mode {request.mode}")
         built = self.loop.last.observation.built if self.loop.last else ()
@@ -175,6 +179,9 @@ class Sidecar:
             wanted = request.depth if request.mode is Mode.ON else 0
             message = f"{field} must lead to a built depth ({depths}), got {wanted}; see specgov engine-flags"
             raise OverrideError(field, message)
+
+    def _fleet_orders(self) -> bool:
+        return self._overrides.fleet(self._wall_clock()) is not None
 
     def decisions(
         self,

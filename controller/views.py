@@ -26,7 +26,7 @@ def status(result: TickResult | None, *, now_s: float, dry_run: bool) -> dict[st
         "mode": str(override.mode if override else Mode.AUTO),
         "mode_since_unix_s": result.mode_since_unix_s,
         "why": result.decision.detail if obstacle is None else f"nothing is put in force: {obstacle}",
-        "type": advice(result),
+        "type": advice(result, dry_run=dry_run),
         "dry_run": dry_run,
         "override": {**override_to_json(override), "obstacle": obstacle} if override else None,
         "fleet_override": override_to_json(result.fleet_override) if result.fleet_override else None,
@@ -90,9 +90,11 @@ def _probing(result: TickResult) -> bool:
     return wanted.probe.arm == arm != result.in_force.arm_for(batch_size)
 
 
-def advice(result: TickResult) -> list[str]:
+def advice(result: TickResult, *, dry_run: bool) -> list[str]:
     """What to type next: what mends a condition, or how to take over and hand back."""
     mends = [active.remedy for active in result.conditions if active.remedy]
+    if dry_run:  # an override is refused there
+        return [*mends, "specgov explain"]
     if result.override is not None:
         return [*mends, "specgov override auto"]
     return [*mends, 'specgov override off --ttl 30m --reason "WHY"']
@@ -140,6 +142,7 @@ def condition(active: ActiveCondition) -> dict[str, Any]:
         "since_unix_s": active.since_unix_s,
         "message": active.message,
         "remedy": active.remedy,
+        "attention": active.attention,
     }
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import ssl
 import sys
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,15 @@ TokenFile = Annotated[
     Path | None, typer.Option("--token-file", envvar="SPECGOV_TOKEN_FILE", help="File with the API's token.")
 ]
 DEFAULT_URL = "http://127.0.0.1:9470"
+OURS = {
+    "/v1/status": "headline",
+    "/v1/explain": "because",
+    "/v1/decisions": "decisions",
+    "/v1/override": "mode",
+    "/v1/history": "samples",
+    "/v1/benefit": "against",
+}
+"""By path, a field that tells a sidecar's answer from that of another server."""
 
 
 def show_json(value: Any) -> None:
@@ -33,7 +43,7 @@ def show_json(value: Any) -> None:
 
 
 def call(method: str, url: str, path: str, token_file: Path | None, **request: Any) -> dict[str, Any]:
-    """The JSON answer of a running sidecar; raises `SidecarError`."""
+    """The JSON answer of a running sidecar; raises `SidecarError`, for a broken rule `BadRequestError`."""
     try:
         with httpx.Client(base_url=url, timeout=10, trust_env=False, verify=trust()) as http:
             answer = http.request(method, path, headers=_headers(token_file), **request)
@@ -43,14 +53,31 @@ def call(method: str, url: str, path: str, token_file: Path | None, **request: A
     try:
         body = answer.json()
     except ValueError:
-        what = f"HTTP {answer.status_code}, not JSON"
-        raise SidecarError(
-            f"{url} does not answer like a specgov sidecar ({what}): is --url right?"
-        ) from None
-    if answer.is_success and isinstance(body, dict):
-        return body
+        raise _stranger(url, f"HTTP {answer.status_code}, not JSON") from None
+    if not answer.is_success:
+        raise _refusal(url, answer.status_code, body)
+    if not isinstance(body, dict) or OURS.get(path.partition("?")[0], "") not in {*body, ""}:
+        raise _stranger(url, "other JSON")
+    return body
+
+
+def _refusal(url: str, code: int, body: Any) -> SidecarError | BadRequestError:
+    """What a sidecar refuses, in its own words; anything else comes from somebody else."""
     fault = body.get("error") if isinstance(body, dict) else None
-    raise SidecarError(fault["message"] if isinstance(fault, dict) else f"{url}: HTTP {answer.status_code}")
+    if not isinstance(fault, dict) or fault.keys() != {"field", "message"} or code == HTTPStatus.NOT_FOUND:
+        return _stranger(url, f"HTTP {code}")
+    if code == HTTPStatus.UNAUTHORIZED:
+        hint = "put it in a file and name that with --token-file or SPECGOV_TOKEN_FILE"
+        return SidecarError(f"{url} asks for its token (HTTP 401): {hint}")
+    broken_rule = code == HTTPStatus.UNPROCESSABLE_ENTITY
+    return (BadRequestError if broken_rule else SidecarError)(fault["message"])
+
+
+def _stranger(url: str, what: str) -> SidecarError:
+    return SidecarError(
+        f"{url} does not answer like a specgov sidecar ({what}): is --url right?"
+        f" It is the root of the sidecar's API, such as {DEFAULT_URL}, not SGLang's"
+    )
 
 
 def trust() -> ssl.SSLContext | bool:
@@ -87,9 +114,10 @@ def me() -> str:
         return "unknown"
 
 
-def duration_s(text: str) -> float:
-    """Seconds of `90`, `90s`, `30m`, `8h`, `2d`; raises `typer.BadParameter`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
+def duration_s(option: str, text: str) -> float:
+    """Seconds of `90s`, `30m`, `8h`, `2d`; raises `BadRequestError`, which names `option`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     if not found:
-        raise typer.BadParameter(f"must be a number with s, m, h or d, such as 30m, got {text!r}")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+        rule = f"{option} must be a number with its unit, s, m, h or d, such as 30m"
+        raise BadRequestError(f"{rule}, got {text!r}")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]

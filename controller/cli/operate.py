@@ -25,6 +25,7 @@ from controller.cli._common import (
 )
 from controller.cli._exit import attend
 from controller.errors import BadRequestError
+from controller.order_rules import MAX_DEPTH, MAX_TTL_S
 
 
 class Kind(StrEnum):
@@ -56,8 +57,13 @@ def status(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Jso
         show_json(state)
     else:
         _print_status(state)
-    if state["conditions"]:
+    if needs_attention(state):
         attend()
+
+
+def needs_attention(state: dict[str, Any]) -> bool:
+    """Whether a condition holds that nobody asked for."""
+    return any(active["attention"] for active in state["conditions"])
 
 
 def _print_status(state: dict[str, Any]) -> None:
@@ -102,7 +108,10 @@ def override(
         str, typer.Argument(help="off, on, native, no_deeper, no_shallower, or auto (which ends the order).")
     ],
     *,
-    depth: Annotated[int | None, typer.Option(help="Draft depth for on; the deepest if left out.")] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_DEPTH, help="Draft depth for on; the deepest if left out."),
+    ] = None,
     ttl: Annotated[str | None, typer.Option(help="Ends by itself after e.g. 90s, 30m, 8h, 2d.")] = None,
     reason: Annotated[str | None, typer.Option(help="Why; others will read it.")] = None,
     actor: Annotated[str | None, typer.Option(help="Who; your login name if left out.")] = None,
@@ -122,7 +131,7 @@ def override(
     body = {
         "mode": mode,
         "depth": depth,
-        "ttl_s": duration_s(ttl) if ttl else None,
+        "ttl_s": None if ttl is None else _ttl_s(ttl),
         "reason": reason or "ended",
         "actor": actor or me(),
     }
@@ -134,6 +143,14 @@ def override(
             out.print(line, markup=False, soft_wrap=True)
     if order["obstacle"] is not None:
         attend()
+
+
+def _ttl_s(text: str) -> float:
+    """Seconds of `--ttl`, within the rule of the API."""
+    ttl_s = duration_s("--ttl", text)
+    if not 0 < ttl_s <= MAX_TTL_S:
+        raise BadRequestError(f"--ttl must be above 0 and at most {MAX_TTL_S / 86_400:.0f}d, got {text!r}")
+    return ttl_s
 
 
 def _order_lines(order: dict[str, Any]) -> Iterator[str]:
@@ -167,7 +184,7 @@ def decisions(
     as_json: Json = False,
 ) -> None:
     """What was decided, by whom and why."""
-    since_unix_s = time.time() - duration_s(since) if since else None
+    since_unix_s = time.time() - duration_s("--since", since) if since is not None else None
     given = {
         "limit": limit,
         "before": before,

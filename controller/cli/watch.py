@@ -16,6 +16,7 @@ from rich.text import Text
 from controller.cli._common import DEFAULT_URL, Json, TokenFile, Url, call, out, show_json
 from controller.cli._exit import attend
 from controller.cli._sparkline import sparkline
+from controller.cli.operate import needs_attention
 
 DEPTH_COLOURS = ("bright_black", "green", "cyan", "blue", "magenta")
 LOG_ROWS = 6
@@ -46,7 +47,7 @@ def watch(
         show_json(look)
     else:
         out.print(screen(**look, width=out.width))
-    if look["status"]["conditions"]:
+    if needs_attention(look["status"]):
         attend()
 
 

@@ -92,6 +92,7 @@ async def test_reads_need_the_token_only_where_that_is_set(make):
         ({"mode": "off", "reason": "x", "ttl_s": 1e9}, "ttl_s"),
         ({"mode": "off", "reason": "x", "ttl_s": True}, "ttl_s"),
         ({"mode": "off", "reason": "x", "ttl_s": "60"}, "ttl_s"),
+        ({"mode": "auto", "reason": "x", "ttl_s": 60}, "ttl_s"),
         ({"mode": "on", "reason": "x", "depth": -1}, "depth"),
         ({"mode": "on", "reason": "x", "depth": 7}, "depth"),
         ({"mode": "on", "reason": "x", "depth": "2"}, "depth"),
@@ -316,3 +317,21 @@ async def test_unknown_is_nan_in_metrics(make):
     assert 'specgov_signal_age_seconds{signal="load"} NaN' in lines
     assert 'specgov_engine_link{link="no_plugin"} 1.0' in lines
     assert not any(line.startswith("specgov_schedule_depth{") for line in lines)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_a_probe_answers_head_as_it_answers_get(make, path):
+    """Some load balancers ask so."""
+    bench = await make()
+    await bench.tick()
+    answer = await bench.api.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+async def test_a_reason_of_two_lines_is_refused_in_words(make):
+    """Nobody reads a pattern at three in the morning."""
+    bench = await make()
+    answer = await bench.api.put("/v1/override", json={"mode": "off", "reason": "a\nb"})
+    assert answer.json()["error"]["message"] == (
+        "reason: must be one line, without control characters such as line breaks and tabs"
+    )

@@ -17,7 +17,7 @@ from controller import cli
 from controller.cli import _common, engine_setup, operate, run
 from controller.cli._exit import Exit
 from controller.control_state import parse_control_state
-from controller.errors import EngineNotFoundError, SettingsError
+from controller.errors import BadRequestError, EngineNotFoundError, SettingsError
 from controller.exposition import parse_loads, parse_server_info
 from controller.launch_flags import parse_depths
 from controller.preflight import Facts, Verdict, check, passed
@@ -138,7 +138,7 @@ def test_preflight_names_the_flag_that_mends_each_failure(fake_state, changes, n
         ({"disaggregation_mode": "prefill"}, "role", "govern its decode servers"),
         ({"tokenizer_worker_num": 4}, "front end", "4 tokenizer workers"),
         ({"frontend": "rust"}, "front end", "the Rust front end serves HTTP"),
-        ({"attn_dp_size": 2}, "attention", "DP attention True"),
+        ({"attn_dp_size": 2}, "attention", "data-parallel (DP) attention"),
     ],
 )
 def test_preflight_names_what_rules_a_server_out(fake_state, changes, name, found):
@@ -273,11 +273,72 @@ def test_status_without_a_sidecar_says_where_it_looked(invoke):
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("30m", 1800), ("8h", 28_800), ("2d", 172_800), ("1.5h", 5400)],
+    [("90s", 90), ("30m", 1800), ("8h", 28_800), ("2d", 172_800), ("1.5h", 5400)],
 )
 def test_durations(text, seconds):
     """Seconds, minutes, hours, days."""
-    assert _common.duration_s(text) == seconds
+    assert _common.duration_s("--ttl", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["10", "10x", "", "-5m", "m", "1h30m"])
+def test_a_duration_without_its_unit_is_refused(text):
+    """10 of what?"""
+    with pytest.raises(BadRequestError, match="--since must be a number with its unit"):
+        _common.duration_s("--since", text)
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """Answers every path with the class's `code` and `body`."""
+
+    code, body = 404, "{}"
+
+    def do_GET(self):
+        self.send_response(self.code)
+        self.end_headers()
+        self.wfile.write(self.body.encode())
+
+    def log_message(self, *_args):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "said"),
+    [
+        (404, '{"detail": "Not Found"}', "does not answer like a specgov sidecar (HTTP 404)"),
+        (404, '{"error": {"field": null, "message": "Not Found"}}', "is --url right?"),
+        (200, '{"model_path": "x"}', "does not answer like a specgov sidecar (other JSON)"),
+        (200, "[]", "does not answer like a specgov sidecar (other JSON)"),
+        (
+            500,
+            '{"error": {"message": "m", "type": "t"}}',
+            "does not answer like a specgov sidecar (HTTP 500)",
+        ),
+        (401, '{"error": {"field": null, "message": "m"}}', "--token-file or SPECGOV_TOKEN_FILE"),
+    ],
+)
+def test_what_is_no_sidecar_and_what_lacks_the_token_are_told_apart(invoke, monkeypatch, code, body, said):
+    """An engine, a wrong path, a proxy: one line with what to do, and never a traceback."""
+    monkeypatch.setattr(Stranger, "code", code)
+    monkeypatch.setattr(Stranger, "body", body)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        result = invoke("status", "--url", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert result.exit_code == Exit.FAILED
+    assert said in result.stderr
+
+
+async def test_a_dry_run_needs_no_attention_and_suggests_no_order(make, invoke, answers):
+    """It is as somebody set it, and would refuse the order."""
+    bench = await make(dry_run=True)
+    await bench.run(2, batch_size=4)
+    status = (await bench.api.get("/v1/status")).json()
+    answers({**status, "against": {}})
+    result = invoke("status")
+    assert result.exit_code == Exit.DONE
+    assert "dry_run" in result.stdout
+    assert "specgov override" not in result.stdout
+    assert "specgov explain" in result.stdout
 
 
 @pytest.fixture

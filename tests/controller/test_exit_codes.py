@@ -60,7 +60,15 @@ TABLE = [
     ("override off", Exit.USAGE),
     ("override sideways --reason x", Exit.USAGE),
     ("override off --reason x --ttl soon", Exit.USAGE),
+    ("override off --reason x --ttl 0s", Exit.USAGE),
+    ("override off --reason x --ttl 99999d", Exit.USAGE),
+    ("override off --reason x --ttl 10", Exit.USAGE),
+    ("override on --reason x --depth -1", Exit.USAGE),
+    ("override on --reason x --depth 65", Exit.USAGE),
     ("override off --reason x --token-file none", Exit.USAGE),
+    ("decisions --since 10", Exit.USAGE),
+    ("engine-flags --config new.json --algorithm NGRAM", Exit.USAGE),
+    ("engine-flags --config new.json --sglang 0.4.0", Exit.USAGE),
 ]
 
 

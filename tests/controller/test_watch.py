@@ -36,7 +36,9 @@ STATUS = {
     "headline": "governed (policy), depth 3 in use: stays at depth 3",
     "mode": "auto",
     "depth": {"in_use": {"depth": 3, "gear": "on"}},
-    "conditions": [{"condition": "stale_input", "message": "the load is [bold]old", "remedy": "look"}],
+    "conditions": [
+        {"condition": "stale_input", "message": "the load is [bold]old", "remedy": "look", "attention": True}
+    ],
 }
 DETAIL = "from [red]2[/red] to 3"
 LOG = [{"at_unix_s": 1_800_000_000.0, "reason": "goodput_better", "body": {"detail": DETAIL}}]
