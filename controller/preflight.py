@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from controller.control_state import PROTOCOL, ControlState
-from controller.errors import EngineError
+from controller.errors import EngineError, EngineTimeoutError, EngineUnreachableError
 from controller.exposition import LoadSample, ServerInfo
 from controller.link import Link, classify
 from sglang_hooks.governable import PIPELINE, PREFILL, RUST_FRONT_END, SEVERAL_TOKENIZERS
 from sglang_hooks.releases import SUPPORTED, faults_of
+
+KEY = "check --engine and the key: engine.api_key_file"
+NOT_CHECKED = "not checked: the server does not answer"
 
 
 class Verdict(StrEnum):
@@ -52,7 +55,16 @@ class Facts:
 
 def check(facts: Facts) -> list[Check]:
     """All checks, in the order in which they are worth mending."""
+    if _silent(facts):
+        rest = ("speculation", "plugin", "loads", "metrics")
+        return [*_server(facts), *(Check(name, Verdict.UNKNOWN, NOT_CHECKED) for name in rest)]
     return [*_server(facts), *_speculation(facts.info), *_plugin(facts), *_signals(facts)]
+
+
+def _silent(facts: Facts) -> bool:
+    """Whether nothing answered at all: then no flag of the server is known to be wrong."""
+    errors = (facts.info_error, facts.control_error, facts.loads_error, facts.metrics_error)
+    return all(isinstance(error, EngineUnreachableError | EngineTimeoutError) for error in errors)
 
 
 def passed(checks: list[Check]) -> bool:
@@ -64,7 +76,8 @@ def _server(facts: Facts) -> Iterator[Check]:
     info = facts.info
     if info is None:
         found = str(facts.info_error or "no answer")
-        yield Check("server", Verdict.FAIL, found, "check --engine and the key: engine.api_key_file")
+        at = "is the server up, and --engine its address?" if _silent(facts) else KEY
+        yield Check("server", Verdict.FAIL, found, at)
         return
     yield Check("server", Verdict.PASS, f"SGLang {info.version}, model {info.model}")
     yield _version(info)
@@ -106,6 +119,7 @@ def _shape(info: ServerInfo) -> Iterator[Check]:
 
 def _speculation(info: ServerInfo | None) -> Iterator[Check]:
     if info is None:
+        yield Check("speculation", Verdict.UNKNOWN, "not checked: /server_info did not answer")
         return
     off = info.speculative_algorithm is None
     known = info.speculative_algorithm in ("EAGLE", "EAGLE3")

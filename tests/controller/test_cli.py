@@ -250,12 +250,16 @@ def test_preflight_tells_another_server_from_sglang_without_the_plugin(invoke):
 
 
 def test_preflight_of_nothing_ends_with_3(invoke):
-    """No server at that port: each check that needs it fails, and the exit code says no."""
+    """No server at that port: one failure, and no advice on the flags of a server that was not seen."""
     result = invoke("preflight", "--engine", "http://127.0.0.1:9", "--json")
     assert result.exit_code == Exit.ATTENTION
     said = json.loads(result.stdout)
     assert said["passed"] is False
     assert said["checks"][0]["verdict"] == "fail"
+    assert [(c["name"], c["verdict"], c["found"], c["mend"]) for c in said["checks"][1:]] == [
+        (name, "unknown", "not checked: the server does not answer", "")
+        for name in ("speculation", "plugin", "loads", "metrics")
+    ]
 
 
 def test_run_refuses_bad_settings_with_2(invoke, capsys):

@@ -62,6 +62,11 @@ def run(request: DemoRequest) -> None:
         check_ports(settings)
     except (OSError, ValueError) as error:
         raise BadRequestError(str(error)) from None
+    _print_line(
+        console,
+        f"Simulated: an embedded engine with the step times of profile {settings.profile.name}, no GPU;"
+        " the sidecar, its policy and the control endpoint are the real ones.",
+    )
     try:
         if request.rehearse and learns(settings.policy):
             with _waiting(
@@ -125,7 +130,7 @@ def _screen(
 
         def tell(at_s: float) -> None:
             view.note(at_s, stage.last)
-            progress.update(at_s, view.log)
+            progress.update(at_s, view.log, stage.live.engine.last_arm)
 
         yield tell
         return

@@ -12,11 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.loop import TickResult
+from controller.simulation.arms import Arm
 from controller.simulation.demo.load import Phase
 from controller.simulation.demo.run import Stage
 
 EVENTS = 8
 BAR_WIDTH = 48
+LASTING_S = 1.0
+"""How long a depth must have been in use to be told."""
 
 
 class DemoView:
@@ -127,16 +130,18 @@ def _figure(value: float | None, digits: int) -> str:
 
 
 class PlainProgress:
-    """One line per phase, and per decision that changes the schedule, for output that is no terminal."""
+    """A line per phase, changed schedule and lasting change of the depth in use; for no terminal."""
 
     def __init__(self, phases: Sequence[Phase], say: Callable[[str], None]) -> None:
         self._phases = list(phases)
         self._say = say
         self._told = 0
         self._schedule: str | None = None
+        self._arm: Arm | None = None
+        self._seen: tuple[Arm | None, float] = (None, 0.0)
 
-    def update(self, at_s: float, log: Sequence[dict[str, Any]]) -> None:
-        """Say what is new at `at_s`; `log` is that of the view."""
+    def update(self, at_s: float, log: Sequence[dict[str, Any]], arm: Arm | None) -> None:
+        """Say what is new at `at_s`; `log` is that of the view, `arm` the one of the latest step."""
         while self._phases and self._phases[0].start_s <= at_s:
             phase = self._phases.pop(0)
             self._say(f"{phase.start_s:5.1f} s  phase {phase.name}: {phase.rate_rps:.1f} requests/s")
@@ -145,3 +150,14 @@ class PlainProgress:
                 self._schedule = event["schedule"]
                 self._say(f"{event['at_s']:5.1f} s  depth by batch size {self._schedule} ({event['reason']})")
         self._told = len(log)
+        self._follow(at_s, arm)
+
+    def _follow(self, at_s: float, arm: Arm | None) -> None:
+        """Say which depth is in use once it has lasted; a probe or a change back at once is passed over."""
+        if arm != self._seen[0]:
+            self._seen = (arm, at_s)
+        since_s = self._seen[1]
+        if arm not in (None, self._arm) and at_s - since_s >= LASTING_S:
+            again = "" if self._arm is None else ", by the batch size at hand"
+            self._arm = arm
+            self._say(f"{since_s:5.1f} s  depth in use: {_arm_text(arm)}{again}")

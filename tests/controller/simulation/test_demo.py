@@ -121,14 +121,38 @@ def test_without_a_terminal_every_phase_and_every_new_schedule_is_a_line():
     lines = []
     progress = PlainProgress(PHASES, lines.append)
     log = [{"at_s": 0.5, "reason": "startup", "schedule": None}]
-    progress.update(0.5, log)
+    progress.update(0.5, log, None)
     log += [{"at_s": 1.0, "reason": "policy", "schedule": "1+: 4"}] * 2
-    progress.update(1.1, log)
-    progress.update(2.0, log)
+    progress.update(1.1, log, None)
+    progress.update(2.0, log, None)
     assert lines == [
         "  0.0 s  phase first: 1.0 requests/s",
         "  1.0 s  depth by batch size 1+: 4 (policy)",
         "  2.0 s  phase second: 1.0 requests/s",
+    ]
+
+
+def test_without_a_terminal_the_depth_that_returns_is_a_line_too():
+    """Off for a second and more, then depth 4 again; a step of depth 2 between is a probe, and no line."""
+    lines = []
+    progress = PlainProgress((), lines.append)
+    four, two, off = (4, "on"), (2, "on"), (0, "cold")
+    steps = [
+        (0.0, four),
+        (1.0, four),
+        (2.0, off),
+        (3.0, off),
+        (3.1, two),
+        (3.2, off),
+        (5.0, four),
+        (6.1, four),
+    ]
+    for at_s, arm in steps:
+        progress.update(at_s, [], arm)
+    assert lines == [
+        "  0.0 s  depth in use: 4",
+        "  2.0 s  depth in use: 0, off (cold), by the batch size at hand",
+        "  5.0 s  depth in use: 4, by the batch size at hand",
     ]
 
 
