@@ -156,8 +156,7 @@ class PlainProgress:
         """Say which depth is in use once it has lasted; a probe or a change back at once is passed over."""
         if arm != self._seen[0]:
             self._seen = (arm, at_s)
-        since_s = self._seen[1]
-        if arm not in (None, self._arm) and at_s - since_s >= LASTING_S:
+        if arm not in (None, self._arm) and at_s - self._seen[1] >= LASTING_S:
             again = "" if self._arm is None else ", by the batch size at hand"
             self._arm = arm
-            self._say(f"{since_s:5.1f} s  depth in use: {_arm_text(arm)}{again}")
+            self._say(f"{at_s:5.1f} s  depth in use for a second now: {_arm_text(arm)}{again}")

@@ -150,9 +150,9 @@ def test_without_a_terminal_the_depth_that_returns_is_a_line_too():
     for at_s, arm in steps:
         progress.update(at_s, [], arm)
     assert lines == [
-        "  0.0 s  depth in use: 4",
-        "  2.0 s  depth in use: 0, off (cold), by the batch size at hand",
-        "  5.0 s  depth in use: 4, by the batch size at hand",
+        "  1.0 s  depth in use for a second now: 4",
+        "  3.0 s  depth in use for a second now: 0, off (cold), by the batch size at hand",
+        "  6.1 s  depth in use for a second now: 4, by the batch size at hand",
     ]
 
 
