@@ -23,15 +23,21 @@ class KnownLengths:
     `slots` are indices into the request pool; the slots of one call are distinct.
     """
 
-    __slots__ = ("_lengths",)
+    __slots__ = ("_known", "_lengths")
 
     def __init__(self) -> None:
         self._lengths: list[int] = []
+        self._known = 0
+
+    def __bool__(self) -> bool:
+        """Whether the length of any slot is known: not while drafting goes on, and nobody need look then."""
+        return self._known > 0
 
     def set(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
         """A launch was made after which `slots` have exactly `lengths` tokens (a prefill)."""
         self._reserve(slots)
         for slot, length in zip(slots, lengths, strict=True):
+            self._known += self._lengths[slot] == UNKNOWN
             self._lengths[slot] = length
 
     def advance(self, slots: Sequence[int]) -> None:
@@ -46,6 +52,7 @@ class KnownLengths:
         """A launch was made that adds an unknown number of tokens to `slots`."""
         self._reserve(slots)
         for slot in slots:
+            self._known -= self._lengths[slot] != UNKNOWN
             self._lengths[slot] = UNKNOWN
 
     def get(self, slots: Sequence[int]) -> list[int] | None:

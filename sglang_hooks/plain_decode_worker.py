@@ -205,7 +205,7 @@ class DepthZero:
 
     def count_drafting_step(self, batch: Any) -> None:
         """A step that drafts is launched: only the device will know."""
-        if self.lengths is not None:
+        if self.lengths:
             self.lengths.forget(_slots(batch))
 
     def set_lengths(self, future_map: Any, batch: Any) -> bool:
@@ -213,7 +213,7 @@ class DepthZero:
 
         Leaves on `batch` what `FutureMap.resolve_seq_lens_cpu` would.
         """
-        lengths = None if self.lengths is None else self.lengths.get(_slots(batch))
+        lengths = self.lengths.get(_slots(batch)) if self.lengths else None
         if lengths is None:
             return False
         import torch

@@ -37,7 +37,10 @@ def arm_of(row: dict) -> str:
 
 
 def throughput(results: dict, path: Path) -> None:
-    """A panel for every plan; levels at which no speculation was not measured have no point."""
+    """A panel for every plan that had a server without speculation; a level without it has no point."""
+    results = {
+        name: plan for name, plan in results.items() if any(arm_of(row) == "plain" for row in plan["summary"])
+    }
     count = len(results)
     rows = -(-count // 2)
     figure, axes = plt.subplots(rows, 2, figsize=(10, 3.6 * rows), squeeze=False)

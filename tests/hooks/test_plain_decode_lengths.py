@@ -74,3 +74,17 @@ def test_what_is_known_is_right_after_any_sequence_of_launches(launches):
             lengths.forget(order)
     for slot in range(8):
         assert lengths.get([slot]) in (None, [device[slot]])
+
+
+def test_nothing_is_known_once_all_slots_have_drafted():
+    """Counted, so that drafting steps need not look: set twice counts once, forgotten twice too."""
+    lengths = KnownLengths()
+    assert not lengths
+    lengths.set([3, 5], [7, 9])
+    lengths.set([3], [8])
+    lengths.forget([3])
+    lengths.forget([3])
+    assert lengths
+    lengths.advance([5])
+    lengths.forget([5, 9])
+    assert not lengths
