@@ -244,8 +244,9 @@ async def _keep(console: Console, stage: Stage, phases: tuple[Phase, ...], seed:
     """Repeat the load until interrupted, so that there is something to look at."""
     _print_line(
         console,
-        "The load goes on and on; Ctrl-C ends it.  What specgov status says it brought is of the batch sizes"
-        " at which the other choice ran too, few with a policy that is sure; the table above ran them all.",
+        "The load goes on and on; Ctrl-C ends it.  What specgov status says it brought leaves out the batch"
+        " sizes at which the other choice never ran, and with them most of what was gained; the table above has"
+        " them all (docs/grafana.md).",
     )
     for turn in itertools.count(seed + 1):
         arrivals = draw_arrivals(phases, np.random.default_rng(turn))
