@@ -103,14 +103,15 @@ def make_client(settings: EngineSettings, transport: httpx.AsyncBaseTransport | 
         api_key=_token(settings.api_key, settings.api_key_file),
         admin_key=_token(settings.admin_api_key, settings.admin_api_key_file),
         transport=transport,
-        trust=trust(settings.ca_file),
+        trust=trust(settings.ca_file, settings.url),
     )
 
 
-def trust(ca_file: Path | None) -> ssl.SSLContext | bool:
+def trust(ca_file: Path | None, url: str) -> ssl.SSLContext | bool:
     """What certificates of the engine are checked against; raises `SettingsError`."""
     if ca_file is None:
-        return True
+        plain = url.startswith("http://")  # then no certificates need be held in memory: none is trusted
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
