@@ -172,7 +172,7 @@ def _add_views(app: FastAPI, sidecar: Sidecar, reads: Protect) -> None:
 
     @app.get("/v1/policy", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})
     async def policy() -> dict[str, Any]:
-        """The policy in force, its parameters and schedule, and the shadow policy."""
+        """The policy in force, its parameters and schedule; the shadow policy, and how far it is from it."""
         return sidecar.policy()
 
     @app.get(

@@ -26,6 +26,7 @@ from controller.cli import make_app
 from controller.cli._exit import MEANING as MEANING_OF_CODES
 from controller.conditions import MEANING, Condition
 from controller.settings import Settings, strict_params
+from controller.shadow_recorder import ShadowRecorder
 from controller.telemetry import LABEL_VALUES, Telemetry
 from policies import registry
 from policies.guards import GuardParams
@@ -127,8 +128,8 @@ def metrics_page() -> str:
         "| metric | type | labels | meaning |",
         "| --- | --- | --- | --- |",
     ]
-    benefit = BenefitRecorder(CollectorRegistry())
-    lines += map(_metric_row, [*Telemetry(CollectorRegistry()).metrics, *benefit.metrics])
+    benefit, shadow = BenefitRecorder(CollectorRegistry()), ShadowRecorder(CollectorRegistry(), tuple)
+    lines += map(_metric_row, [*Telemetry(CollectorRegistry()).metrics, *benefit.metrics, *shadow.metrics])
     lines += ["\n## Labels\n", "| label | values |", "| --- | --- |"]
     labels = {**LABEL_VALUES, "against": list(map(str, Reference))}
     lines += [f"| `{label}` | {', '.join(f'`{v}`' for v in values)} |" for label, values in labels.items()]

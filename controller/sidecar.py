@@ -55,6 +55,7 @@ class Sidecar:
         read_token: TokenSource,
         policy_name: str,
         forecast: Callable[[], tuple[Forecast, ...]],
+        shadow_difference: Callable[[], dict[str, Any] | None],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -67,6 +68,7 @@ class Sidecar:
         self._audit = audit
         self._policy_name = policy_name
         self._forecast = forecast
+        self._shadow_difference = shadow_difference
         self.clock = clock
         self._wall_clock = wall_clock
         self._thread = ThreadPoolExecutor(1, "specgov-order")
@@ -96,6 +98,7 @@ class Sidecar:
                 "name": shadow,
                 "params": dataclasses.asdict(settings.params_of(shadow)),
                 "decision": decision_to_json(last.shadow) if last and last.shadow else None,
+                "difference": self._shadow_difference(),
             }
             if shadow
             else None,

@@ -154,7 +154,7 @@ class Telemetry:
         """Move every metric by one turn."""
         before, self._last = self._last, result
         self._record_decision(result, before)
-        self._record_steering(result)
+        self._record_steering(result, before)
         self._record_observation(result.observation)
         self._record_engine(result, before)
         self._tick.observe(result.duration_s)
@@ -185,13 +185,14 @@ class Telemetry:
         for condition in Condition:
             self._condition.labels(condition).set(condition in holding)
 
-    def _record_steering(self, result: TickResult) -> None:
+    def _record_steering(self, result: TickResult, before: TickResult | None) -> None:
         steered = result.steered
         _one_of(self._lease, Lease, steered.lease)
         self._lease_left.set(_or_nan(steered.lease_left_s))
         self._renewals.inc(steered.renewed)
         _one_of(self._effect, Effect, result.effect.effect)
-        self._record_schedule(result.in_force)
+        if before is None or result.in_force != before.in_force:
+            self._record_schedule(result.in_force)
 
     def _record_schedule(self, schedule: Schedule | None) -> None:
         for bucket in BATCH_BUCKETS:

@@ -37,6 +37,7 @@ from controller.recorders import DecisionRecorder
 from controller.recording import RecordQueue
 from controller.scraper import Scraper
 from controller.settings import EngineSettings, Settings
+from controller.shadow_recorder import ShadowRecorder
 from controller.sidecar import Sidecar
 from controller.steering import LeaseParams, Steering
 from controller.store import Learned, Store
@@ -47,6 +48,7 @@ from controller.tokens import TokenSource
 from policies import registry
 from policies.base import Forecaster, Policy
 from policies.guards import stack
+from policies.types import Forecast
 
 if TYPE_CHECKING:
     from controller.otel import OtelRecorder
@@ -103,14 +105,15 @@ def make_client(settings: EngineSettings, transport: httpx.AsyncBaseTransport | 
         api_key=_token(settings.api_key, settings.api_key_file),
         admin_key=_token(settings.admin_api_key, settings.admin_api_key_file),
         transport=transport,
-        trust=trust(settings.ca_file),
+        trust=trust(settings.ca_file, settings.url),
     )
 
 
-def trust(ca_file: Path | None) -> ssl.SSLContext | bool:
+def trust(ca_file: Path | None, url: str) -> ssl.SSLContext | bool:
     """What certificates of the engine are checked against; raises `SettingsError`."""
     if ca_file is None:
-        return True
+        plain = url.startswith("http://")  # then no certificates need be held in memory: none is trusted
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
@@ -139,7 +142,9 @@ def assemble(
     client = make_client(settings.engine, transport)
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
-    policy, shadow = make_policy(settings, settings.policy.name), settings.policy.shadow
+    policy = make_policy(settings, settings.policy.name)
+    shadow = make_policy(settings, settings.policy.shadow) if settings.policy.shadow else None
+    apart = ShadowRecorder(telemetry.registry, _forecast(policy, shadow))
     knowledge = KnowledgeKeeper(store, policy, settings.policy.name, _seed(settings.store.seed))
     keeper.kept = (overrides, audit, knowledge)
     records = RecordQueue[TickResult](
@@ -148,6 +153,7 @@ def assemble(
             overrides,
             telemetry,
             benefit,
+            apart,
             history,
             DecisionRecorder(audit),
             knowledge,
@@ -165,7 +171,7 @@ def assemble(
         ),
         observer=Observer(),
         policy=stack(policy, settings.guards, dry_run=settings.dry_run),
-        shadow=stack(make_policy(settings, shadow), settings.guards) if shadow else None,
+        shadow=stack(shadow, settings.guards) if shadow else None,
         overrides=overrides,
         steering=Steering(_lease(settings, store), client, dry_run=settings.dry_run),
         effects=EffectTracker(settings.loop.confirm_within_s, settings.loop.inert_after_s, clock()),
@@ -184,7 +190,8 @@ def assemble(
         token=_token(settings.api.token, settings.api.token_file),
         read_token=_token(settings.api.read_token, settings.api.read_token_file),
         policy_name=settings.policy.name,
-        forecast=policy.forecast if isinstance(policy, Forecaster) else tuple,
+        forecast=_forecast(policy),
+        shadow_difference=apart.to_json,
         clock=clock,
         wall_clock=wall_clock,
     )
@@ -193,6 +200,14 @@ def assemble(
     add_knowledge(app, knowledge, [reads_guard(sidecar)])
     add_page(app)
     return Assembly(sidecar, app, client, keeper, knowledge, records, server_tls(settings.api), otel)
+
+
+def _forecast(*policies: Policy | None) -> Callable[[], tuple[Forecast, ...]]:
+    """What the first of `policies` that can say expects of every arm; nothing where none can."""
+    for policy in policies:
+        if isinstance(policy, Forecaster):
+            return policy.forecast
+    return tuple
 
 
 def make_otel(settings: Settings) -> OtelRecorder | None:

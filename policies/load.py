@@ -6,7 +6,9 @@ that the batch crosses ten times a second costs ten switches a second.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -133,7 +135,7 @@ class Load:
     def crossings(self, starts: Sequence[int]) -> Floats:
         """Expected crossings per decode step of a boundary at each of `starts[1:]`."""
         often = self._switched / self._shown
-        edge = np.array([bucket_index(start) for start in starts[1:]])
+        edge = _intervals(tuple(starts)).bucket[1:]
         return np.asarray(often * (self._crossed[edge] + 1e-3) / (self._steps + 1.0))
 
     def falls(self, starts: Sequence[int]) -> Floats:
@@ -141,7 +143,7 @@ class Load:
 
         Until much was seen: one in a thousand.
         """
-        edge = np.array([bucket_index(start) for start in starts[1:]])
+        edge = _intervals(tuple(starts)).bucket[1:]
         return np.asarray((self._fallen[edge] + PRIOR_FALLS) / (self._steps + PRIOR_STEPS))
 
     def _spread(self, weights: Floats, starts: Sequence[int]) -> Floats:
@@ -150,13 +152,10 @@ class Load:
         The nearer the mean lies to an edge of the bucket, the narrower the triangle: at 256 of at most 256
         requests nothing lies at 300.
         """
-        k = np.array([bucket_index(start) for start in starts])
-        low, high = np.array(KNOTS)[k], np.array([*KNOTS[1:], 2 * KNOTS[-1]])[k]
-        middle = np.array(
-            [(a + b - 1) / 2 for a, b in zip(starts, [*starts[1:], 2 * KNOTS[-1]], strict=True)]
-        )
+        at = _intervals(tuple(starts))
+        k, low, high = at.bucket, at.low, at.high
         reach = 2 * np.minimum(self.batch[k] - low, high - 1 - self.batch[k]) + (high - low) / 4
-        shape = np.maximum(1e-9, 1 - np.abs(middle - self.batch[k]) / np.maximum(1.0, reach))
+        shape = np.maximum(1e-9, 1 - np.abs(at.middle - self.batch[k]) / np.maximum(1.0, reach))
         of_bucket = np.bincount(k, weights=shape, minlength=len(KNOTS))
         return np.asarray(weights[k] * shape / of_bucket[k] / max(1e-9, float(weights.sum())))
 
@@ -180,6 +179,27 @@ class Load:
         self.seconds, self.batch = seconds, batch
         self._crossed, self._fallen, self._steps = crossed, fallen, steps
         self._switched, self._shown = switched, shown
+
+
+@dataclass(frozen=True)
+class _Intervals:
+    """What follows from the starts of intervals alone: asked for several times a tick, always the same."""
+
+    bucket: npt.NDArray[np.intp]
+    """Index of the bucket that each lies in ..."""
+    low: npt.NDArray[np.intp]
+    high: npt.NDArray[np.intp]
+    """... and its edges."""
+    middle: Floats
+
+
+@functools.lru_cache(maxsize=16)
+def _intervals(starts: tuple[int, ...]) -> _Intervals:
+    bucket = np.array([bucket_index(start) for start in starts], dtype=np.intp)
+    ends = [*starts[1:], 2 * KNOTS[-1]]
+    middle = np.array([(a + b - 1) / 2 for a, b in zip(starts, ends, strict=True)])
+    low, high = np.array(KNOTS), np.array([*KNOTS[1:], 2 * KNOTS[-1]])
+    return _Intervals(bucket, low[bucket], high[bucket], middle)
 
 
 def _counts(state: Mapping[str, Any], name: str) -> Floats:

@@ -277,10 +277,13 @@ class CostField:
 
         It is the squared correlation of each arm's log seconds here and there.
         """
-        to, here = _weights(batch_sizes), _weights([batch_size])[0]
-        joint = np.einsum("gk,kla,l->ga", to, self.along, here)
-        own = np.einsum("gk,kla,gl->ga", to, self.along, to, optimize=True)
-        return np.asarray(joint**2 / (own * np.einsum("k,kla,l->a", here, self.along, here)))
+        to, here = _weights(tuple(batch_sizes)), _weights((batch_size,))[0]
+        joint = np.einsum("kla,l->ka", self.along, here)
+        k, w = _places(tuple(batch_sizes))
+        w = w[:, None]
+        crossed = w * (1 - w) * self.along[k, k + 1]
+        own = (1 - w) ** 2 * self.along[k, k] + w**2 * self.along[k + 1, k + 1] + 2 * crossed
+        return np.asarray((to @ joint) ** 2 / (own * (here @ joint)))
 
 
 @functools.lru_cache(maxsize=16)
@@ -290,9 +293,10 @@ def _places(batch_sizes: tuple[float, ...]) -> tuple[npt.NDArray[np.intp], Float
     return np.array([k for k, _ in where], dtype=np.intp), np.array([w for _, w in where])
 
 
-def _weights(batch_sizes: Sequence[float]) -> Floats:
+@functools.lru_cache(maxsize=16)
+def _weights(batch_sizes: tuple[float, ...]) -> Floats:
     """Of the knots in an interpolated value: sizes x knots."""
-    k, w = _places(tuple(batch_sizes))
+    k, w = _places(batch_sizes)
     weights = np.zeros((len(k), len(KNOTS)))
     row = np.arange(len(k))
     weights[row, k], weights[row, k + 1] = 1 - w, w

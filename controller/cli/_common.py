@@ -18,7 +18,7 @@ from rich.console import Console
 
 from controller.errors import BadRequestError, SidecarError
 
-out = Console(highlight=False)
+out, err = Console(highlight=False), Console(stderr=True, highlight=False)
 
 Url = Annotated[str, typer.Option("--url", envvar="SPECGOV_URL", help="The sidecar's API.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

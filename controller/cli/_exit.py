@@ -7,13 +7,9 @@ from enum import IntEnum
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.text import Text
 from typer.core import TyperGroup
 
 from controller.errors import BadRequestError, KnowledgeFileError, SettingsError, SpecgovError
-
-err = Console(stderr=True, highlight=False)
 
 
 class Exit(IntEnum):
@@ -44,10 +40,18 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except SpecgovError as error:
-            err.print(Text.assemble(("error: ", "red"), str(error)), soft_wrap=True)
+            _say(error)
             sys.exit(code_of(error))
         except KeyboardInterrupt:
             sys.exit(Exit.INTERRUPTED)
+
+
+def _say(error: SpecgovError) -> None:
+    from rich.text import Text  # noqa: PLC0415  a sidecar that runs needs no colours
+
+    from controller.cli._common import err  # noqa: PLC0415
+
+    err.print(Text.assemble(("error: ", "red"), str(error)), soft_wrap=True)
 
 
 def code_of(error: SpecgovError) -> Exit:

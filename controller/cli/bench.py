@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from controller.bench.client import Dialect
-from controller.cli._common import Json, out, show_json
-from controller.cli._exit import err
+from controller.cli._common import Json, err, out, show_json
 from controller.errors import BadRequestError
 
 

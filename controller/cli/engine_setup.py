@@ -15,8 +15,8 @@ from rich.text import Text
 
 from controller import launch_flags
 from controller import settings as settings_module
-from controller.cli._common import Json, out, show_json
-from controller.cli._exit import attend, err
+from controller.cli._common import Json, err, out, show_json
+from controller.cli._exit import attend
 from controller.errors import BadRequestError
 from controller.preflight import Check, Facts, Verdict, check, passed
 from controller.settings import EngineSettings

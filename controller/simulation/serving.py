@@ -25,7 +25,7 @@ async def serve(app: FastAPI, host: str, port: int, name: str) -> AsyncIterator[
             await asyncio.sleep(0.01)
         yield f"http://{host}:{bound}"
     finally:
-        server.should_exit = True
+        server.stop()
         await task
         listener.close()
 

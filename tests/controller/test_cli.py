@@ -6,6 +6,8 @@ import itertools
 import json
 import re
 import shlex
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -574,3 +576,25 @@ def test_commands_are_found_by_module():
     names = {command.name or command.callback.__name__ for command in cli.make_app().registered_commands}
     assert {"run", "status", "override", "decisions", "explain", "preflight", "engine-flags"} <= names
     assert engine_setup.register
+
+
+def test_a_sidecar_that_runs_holds_no_other_command_in_memory():
+    """Each megabyte is paid once for every pod: `run` imports no bench, simulator, terminal or preflight."""
+    program = (
+        "import sys; from controller import cli; cli.make_app(['run'])\n"
+        "from controller import serving, wiring\n"
+        "names = {name.partition('.')[0] for name in sys.modules} | set(sys.modules)\n"
+        "print(sorted(names & {'controller.bench', 'controller.simulation', 'controller.preflight', "
+        "'controller.cli.watch', 'pygments', 'rich', 'otel', 'matplotlib'}))"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_a_first_word_that_is_no_command_leaves_all_of_them(monkeypatch, capsys):
+    """Only the name of a command narrows what is loaded."""
+    monkeypatch.setattr(sys, "argv", ["specgov", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert {"run", "preflight", "watch"} <= set(capsys.readouterr().out.split())

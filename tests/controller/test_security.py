@@ -375,8 +375,16 @@ def test_a_renewed_certificate_is_read_and_a_bad_one_is_not_used(tmp_path, caplo
 def test_an_engine_of_a_private_authority_can_be_checked(tmp_path):
     """`engine.ca_file` is used, and only it."""
     authority = Authority(tmp_path)
-    context = wiring.trust(authority.file)
+    context = wiring.trust(authority.file, "https://engine")
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert [dict(x[0] for x in ca["subject"])["commonName"] for ca in context.get_ca_certs()] == ["test CA"]
     with pytest.raises(SettingsError, match=r"engine\.ca_file must be"):
-        wiring.trust(tmp_path / "none")
+        wiring.trust(tmp_path / "none", "https://engine")
+
+
+def test_an_engine_in_the_clear_needs_no_certificates_and_trusts_none():
+    """Without TLS no bundle is read; were TLS to come of it all the same, nobody would be believed."""
+    context = wiring.trust(None, "http://engine:30000")
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.get_ca_certs() == []
+    assert wiring.trust(None, "https://engine") is True

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import time
 
 import httpx
 import pytest
@@ -57,6 +58,15 @@ async def test_sigterm_gives_the_lease_back_and_ends(served):
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(task, 5)
     assert bench.engine.plan is None
+
+
+async def test_stopping_does_not_wait_for_the_next_second(served):
+    """The HTTP server wakes once a second, and at once when it is told to end."""
+    _, _, task = served
+    began_s = time.monotonic()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await task
+    assert time.monotonic() - began_s < 0.5
 
 
 async def test_an_order_is_carried_out_at_once_not_at_the_end_of_the_period(make):

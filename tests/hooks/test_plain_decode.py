@@ -477,8 +477,9 @@ def test_a_batch_that_does_not_come_through_the_relay_is_not_touched():
 
 
 def test_a_shortcut_that_fails_is_switched_off_and_sglangs_way_taken_in_the_same_step():
-    """Counted once, named in the status, never tried again."""
+    """Counted once, named in the status, never tried again; no gear goes with it, which peers would have."""
     hooks = make_hooks()
+    hooks._status.gears = ("warm", "cold", "frozen")
     tries = []
 
     def broken(batch):
@@ -491,6 +492,7 @@ def test_a_shortcut_that_fails_is_switched_off_and_sglangs_way_taken_in_the_same
     assert len(tries) == 1
     assert hooks._guard.errors == 1
     assert hooks._status.reason == "switched off after a failure: one-node verify input (ValueError('shape'))"
+    assert hooks._status.gears == ("warm", "cold", "frozen")
 
 
 def test_memory_that_ends_on_one_of_several_ranks_is_not_survived():

@@ -1,10 +1,12 @@
 """What one scheduler process does with a command, and what it reports."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sglang_hooks.ack_board import SLOT_BYTES, Ack, AckBoard
 from sglang_hooks.rank_control import RankControl, Topology
-from sglang_hooks.schedule import Command, Row, Schedule
+from sglang_hooks.schedule import GEARS, Command, InvalidPlanError, Row, Schedule, parse_plan
 from sglang_hooks.status import PlainDecodeStatus
 from tests.hooks.fakes import Request, make_policy
 
@@ -134,3 +136,45 @@ def test_a_step_with_another_arm_launched_behind_it_is_not_timed():
     (cell,) = control.report()["telemetry"]["cells"]
     assert depths == [0]
     assert (cell["steps"], cell["timed_steps"], cell["skipped_switch"]) == (2, 0, 1)
+
+
+_ROWS = st.lists(
+    st.sampled_from([(1, "on"), (3, "on"), (9, "on"), (0, "warm"), (0, "cold"), (0, "frozen")]), max_size=3
+)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), _ROWS), max_size=8),
+    st.lists(st.booleans(), min_size=8, max_size=8),
+)
+def test_ranks_with_the_same_depths_and_gears_answer_alike_whatever_is_sent(commands, decodes):
+    """TP rank 0 alone is heard: the rest of what a rank is and has done must not change its answer.
+
+    Bad, late and repeated commands too; rank 1 decodes other steps, lost its shortcuts, has no board.
+    """
+    board, steps = AckBoard(bytearray(SLOT_BYTES)), iter(decodes)
+    first = make_control(make_policy(), gears=("warm", "cold"), board=board)
+    other = make_control(make_policy(), gears=("warm", "cold"), topology=Topology(tp_rank=1, tp_size=2))
+    other._plain_decode.in_force, other._plain_decode.reason = False, "switched off after a failure"
+    for order, sequence, rows in commands:
+        if next(steps):
+            other.policy.get_steps_for_batch(1)
+        flat = {"specgov.order": order, "specgov.sequence": sequence, "specgov.rows": len(rows)}
+        for i, (depth, gear) in enumerate(rows):
+            row = {"min_batch_size": i + 1, "depth": depth, "gear": GEARS.index(gear)}
+            flat |= {f"specgov.row.{i}.{name}": value for name, value in row.items()}
+        assert first.apply(flat) is other.apply(flat)
+
+
+@given(st.lists(_ROWS.filter(bool), min_size=1, max_size=4))
+def test_what_the_http_process_takes_no_such_rank_refuses(plans):
+    """What passes there, numbered upwards, is applied by a rank with the depths and gears known there."""
+    rank = make_control(make_policy(), gears=("warm", "cold"))
+    for order, rows in enumerate(plans, start=1):
+        table = [{"min_batch_size": i + 1, "depth": d, "gear": g} for i, (d, g) in enumerate(rows)]
+        body = {"schedule": table, "lease_s": 15, "sequence": order, "holder": "a"}
+        try:
+            plan = parse_plan(body, rank.policy.built_depths, ("warm", "cold"))
+        except InvalidPlanError:
+            continue
+        assert rank.apply(Command(order, order, plan.schedule, plan.probe).to_wire())
