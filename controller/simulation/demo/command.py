@@ -245,8 +245,8 @@ async def _keep(console: Console, stage: Stage, phases: tuple[Phase, ...], seed:
     _print_line(
         console,
         "The load goes on and on; Ctrl-C ends it.  What specgov status says it brought leaves out the batch"
-        " sizes at which the other choice never ran, and with them most of what was gained; the table above has"
-        " them all (docs/grafana.md).",
+        " sizes at which the other choice never ran, and with them most of what was gained; the table has"
+        " them all (see docs/grafana.md).",
     )
     for turn in itertools.count(seed + 1):
         arrivals = draw_arrivals(phases, np.random.default_rng(turn))
