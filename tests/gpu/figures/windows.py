@@ -26,42 +26,22 @@ def clients(requests: list[dict], from_s: float, to_s: float) -> dict:
     return {"finished": len(good), "errors": sum(bool(r["error"]) for r in ended), **out}
 
 
+def same_round(window: dict) -> tuple:
+    """What windows that are compared with each other have in common."""
+    notes = ("acceptance", "phase", "settling", "round", "pass_number")
+    return (window["C"], *(window.get(name) for name in notes))
+
+
 def summary(windows: list[dict]) -> list[dict]:
     """Windows of the same label, concurrency and notes, together; ratios to `plain` pair the same round."""
     groups = collections.defaultdict(list)
     for w in windows:
         if w.get("tok_s"):
             groups[tuple(_note(w, k) for k in GROUP)].append(w)
-    plain = {
-        (
-            w["C"],
-            w.get("acceptance"),
-            w.get("phase"),
-            w.get("settling"),
-            w.get("round"),
-            w.get("pass_number"),
-        ): w["tok_s"]
-        for w in windows
-        if w["label"] == "plain" and w.get("tok_s")
-    }
+    plain = {same_round(w): w["tok_s"] for w in windows if w["label"] == "plain" and w.get("tok_s")}
     out = []
     for key, group in groups.items():
-        pairs = [
-            (
-                w["tok_s"],
-                plain.get(
-                    (
-                        w["C"],
-                        w.get("acceptance"),
-                        w.get("phase"),
-                        w.get("settling"),
-                        w.get("round"),
-                        w.get("pass_number"),
-                    )
-                ),
-            )
-            for w in group
-        ]
+        pairs = [(w["tok_s"], plain.get(same_round(w))) for w in group]
         pairs = [(a, b) for a, b in pairs if b]
         to_plain = ratio([a for a, _ in pairs], [b for _, b in pairs]) if pairs else None
         tok_s = estimate([w["tok_s"] for w in group])
