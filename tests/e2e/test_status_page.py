@@ -5,6 +5,7 @@ import time
 
 import httpx
 import pytest
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -47,7 +48,7 @@ def page(browser, running):
     browser.get(running.url + "/")
     browser.execute_script("sessionStorage.clear()")
     browser.get(running.url + "/")
-    wait(browser, lambda: "depth" in text(browser, "mode"))
+    wait(browser, lambda: text(browser, "mode") == "Speculating at depth 4")
     browser.get_log("browser")
     return browser
 
@@ -57,9 +58,12 @@ def text(browser, element_id):
     return browser.find_element(By.ID, element_id).text
 
 
-def wait(browser, condition):
-    """Until `condition` holds."""
-    WebDriverWait(browser, WAIT_S, poll_frequency=0.2).until(lambda _: condition())
+def wait(browser, condition, seen=lambda: ""):
+    """Until `condition` holds; a failure tells what was `seen` last."""
+    try:
+        WebDriverWait(browser, WAIT_S, poll_frequency=0.2).until(lambda _: condition())
+    except TimeoutException:
+        pytest.fail(f"not within {WAIT_S} s: {seen() or text(browser, 'mode')}")
 
 
 def fill_in(browser, mode, reason, token=TOKEN):
@@ -91,10 +95,10 @@ def test_the_first_glance_says_mode_since_when_why_and_what_to_type(page):
 
 def test_the_plots_show_the_load_the_depth_and_the_throughput(page):
     """Every plot says in words what it shows."""
-    wait(page, lambda: "Throughput: output now" in labels(page))
-    said = labels(page)
-    assert re.search(r"Load: running now [1-6], from \d to 6; waiting now 0", said)
-    assert "Depth in use: draft tokens per step; 0, grey, is off now 4" in said
+    load = re.compile(r"Load: running now [1-6], from \d to 6; waiting now 0")
+    wait(page, lambda: load.search(labels(page)), lambda: labels(page))
+    wait(page, lambda: "Throughput: output now" in labels(page), lambda: labels(page))
+    wait(page, lambda: re.search(r"Depth in use: .* now 4, from", labels(page)), lambda: labels(page))
 
 
 def labels(browser):
