@@ -1,4 +1,4 @@
-"""make_models.py DIR: a target whose greedy successor is known, and an EAGLE3 draft that is at times right.
+"""make_models.py DIR [wide]: a target whose greedy successor is known, an EAGLE3 draft that is right at times.
 
 The target says t -> t + 1, but t + 9 where t % 8 == 7 (modulo 512), whatever came before: every output
 can be checked token by token.  The draft says t + 1 at its first position, which is right seven times
@@ -7,12 +7,14 @@ of eight, and nothing useful at the second, so drafts are accepted and refused f
 How: token t is embedded as H / 2 points on circles, at angles t * w.  The attention and the MLP add
 nothing, so the last hidden state is that embedding, and the row of the language model's head for token
 u is the sum of the embeddings of its predecessors.  `-kv4` are the same with four key-value heads, for four
-ranks, since SGLang on CPU replicates none.  Runs inside the engine's own environment; 6 MB.
+ranks, since SGLang on CPU replicates none; `wide` makes, instead of these, one pair of the width of an 8B
+model, for whose shapes a GPU has kernels.  Runs inside the engine's own environment; 6 MB, wide 0.9 GB.
 """
 
 import json
 import math
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,42 +22,59 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-VOCABULARY, HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS = 512, 128, 256, 8, 4, 2
-HEAD_DIM = HIDDEN // HEADS
+VOCABULARY = 512
 TYPE = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a Llama and of its draft, whose one layer is as wide."""
+
+    hidden: int = 128
+    intermediate: int = 256
+    layers: int = 8
+    heads: int = 4
+    kv_heads: int = 2
+
+    @property
+    def head_dim(self):
+        return self.hidden // self.heads
+
+
+TINY, TINY_KV4 = Shape(), Shape(kv_heads=4)
+WIDE = Shape(hidden=4096, intermediate=512, heads=32, kv_heads=8)
 
 
 def successor(token):
     return (token + (9 if token % 8 == 7 else 1)) % VOCABULARY
 
 
-def config(layers, kv_heads=KV_HEADS, **more):
+def config(shape, layers):
     return LlamaConfig(
         vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        intermediate_size=INTERMEDIATE,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
         num_hidden_layers=layers,
-        num_attention_heads=HEADS,
-        num_key_value_heads=kv_heads,
-        head_dim=HEAD_DIM,
-        max_position_embeddings=2048,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        max_position_embeddings=4096,
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=2,
         tie_word_embeddings=False,
-        **more,
     )
 
 
 def circles(frequencies):
     """The embedding: (cos, sin) of token * frequency, for each frequency."""
     angles = torch.arange(VOCABULARY)[:, None].float() * frequencies
-    return torch.stack([torch.cos(angles), torch.sin(angles)], -1).reshape(VOCABULARY, HIDDEN)
+    return torch.stack([torch.cos(angles), torch.sin(angles)], -1).flatten(1)
 
 
 def one_step_rotation(frequencies):
     """The matrix that turns the embedding of t into that of t + 1."""
-    rotation = torch.zeros(HIDDEN, HIDDEN)
+    rotation = torch.zeros(2 * len(frequencies), 2 * len(frequencies))
     for i, frequency in enumerate(frequencies.tolist()):
         c, s = math.cos(frequency), math.sin(frequency)
         rotation[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = torch.tensor([[c, -s], [s, c]])
@@ -63,7 +82,7 @@ def one_step_rotation(frequencies):
 
 
 def head(embedding, successor_of):
-    weights = torch.zeros(VOCABULARY, HIDDEN)
+    weights = torch.zeros_like(embedding)
     for token in range(VOCABULARY):
         weights[successor_of(token)] += embedding[token]
     return weights
@@ -90,8 +109,8 @@ def write_tokenizer(folder):
     fast.save_pretrained(folder)
 
 
-def write_target(folder, embedding, kv_heads):
-    model = LlamaForCausalLM(config(LAYERS, kv_heads))
+def write_target(folder, shape, embedding):
+    model = LlamaForCausalLM(config(shape, shape.layers))
     weights = model.state_dict()
     weights["model.embed_tokens.weight"].copy_(embedding)
     weights["lm_head.weight"].copy_(head(embedding, successor))
@@ -104,24 +123,26 @@ def write_target(folder, embedding, kv_heads):
     write_tokenizer(folder)
 
 
-def write_draft(folder, embedding, rotation, kv_heads):
+def write_draft(folder, shape, embedding, rotation):
     def small(*shape):
         return torch.randn(*shape) * 0.02
 
-    ones = torch.ones(HIDDEN)
+    hidden, intermediate = shape.hidden, shape.intermediate
+    width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    ones = torch.ones(hidden)
     layer = "midlayer."
     attention, mlp = f"{layer}self_attn.", f"{layer}mlp."
     weights = {
-        "fc.weight": torch.cat([rotation, torch.zeros(HIDDEN, 2 * HIDDEN)], 1),
+        "fc.weight": torch.cat([rotation, torch.zeros(hidden, 2 * hidden)], 1),
         "norm.weight": ones,
         "lm_head.weight": head(embedding, lambda token: (token + 1) % VOCABULARY),
-        f"{attention}q_proj.weight": small(HEADS * HEAD_DIM, 2 * HIDDEN),
-        f"{attention}k_proj.weight": small(kv_heads * HEAD_DIM, 2 * HIDDEN),
-        f"{attention}v_proj.weight": small(kv_heads * HEAD_DIM, 2 * HIDDEN),
-        f"{attention}o_proj.weight": torch.zeros(HIDDEN, HEADS * HEAD_DIM),
-        f"{mlp}gate_proj.weight": small(INTERMEDIATE, HIDDEN),
-        f"{mlp}up_proj.weight": small(INTERMEDIATE, HIDDEN),
-        f"{mlp}down_proj.weight": torch.zeros(HIDDEN, INTERMEDIATE),
+        f"{attention}q_proj.weight": small(width, 2 * hidden),
+        f"{attention}k_proj.weight": small(kv_width, 2 * hidden),
+        f"{attention}v_proj.weight": small(kv_width, 2 * hidden),
+        f"{attention}o_proj.weight": torch.zeros(hidden, width),
+        f"{mlp}gate_proj.weight": small(intermediate, hidden),
+        f"{mlp}up_proj.weight": small(intermediate, hidden),
+        f"{mlp}down_proj.weight": torch.zeros(hidden, intermediate),
         f"{layer}hidden_norm.weight": ones,
         f"{layer}input_layernorm.weight": ones,
         f"{layer}post_attention_layernorm.weight": ones,
@@ -131,7 +152,7 @@ def write_draft(folder, embedding, rotation, kv_heads):
     tensors["t2d"] = torch.ones(VOCABULARY, dtype=torch.bool)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    fields = config(1, kv_heads).to_dict() | {
+    fields = config(shape, 1).to_dict() | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "torch_dtype": "bfloat16",
         "draft_vocab_size": VOCABULARY,
@@ -139,16 +160,23 @@ def write_draft(folder, embedding, rotation, kv_heads):
     (folder / "config.json").write_text(json.dumps(fields, indent=1))
 
 
-def main(root):
+def write_pair(target, draft, shape):
     torch.manual_seed(1)
-    frequencies = torch.rand(HIDDEN // 2) * math.pi * 2
+    frequencies = torch.rand(shape.hidden // 2) * math.pi * 2
     embedding = circles(frequencies)
     said = (embedding @ head(embedding, successor).T).argmax(-1).tolist()
     assert said == [successor(token) for token in range(VOCABULARY)], "the target is not what it should be"
-    for suffix, kv_heads in (("", KV_HEADS), ("-kv4", 4)):
-        write_target(root / f"target{suffix}", embedding, kv_heads)
-        write_draft(root / f"draft{suffix}", embedding, one_step_rotation(frequencies), kv_heads)
+    write_target(target, shape, embedding)
+    write_draft(draft, shape, embedding, one_step_rotation(frequencies))
+
+
+def main(root, wide):
+    if wide:
+        write_pair(root / "target", root / "draft", WIDE)
+    else:
+        write_pair(root / "target", root / "draft", TINY)
+        write_pair(root / "target-kv4", root / "draft-kv4", TINY_KV4)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:] == ["wide"])

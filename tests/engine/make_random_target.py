@@ -14,17 +14,7 @@ from safetensors.torch import save_file
 from transformers import LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent))
-from make_models import (
-    HEAD_DIM,
-    HEADS,
-    HIDDEN,
-    INTERMEDIATE,
-    KV_HEADS,
-    LAYERS,
-    VOCABULARY,
-    config,
-    write_tokenizer,
-)
+from make_models import TINY, VOCABULARY, config, write_tokenizer
 
 
 def unit(*shape):
@@ -32,7 +22,7 @@ def unit(*shape):
 
 
 def write_target(folder):
-    model = LlamaForCausalLM(config(LAYERS)).to(torch.float32)
+    model = LlamaForCausalLM(config(TINY, TINY.layers)).to(torch.float32)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 2:
@@ -44,26 +34,28 @@ def write_target(folder):
 def write_draft(folder):
     layer = "midlayer."
     attention, mlp = f"{layer}self_attn.", f"{layer}mlp."
+    hidden, intermediate = TINY.hidden, TINY.intermediate
+    width, kv_width = TINY.heads * TINY.head_dim, TINY.kv_heads * TINY.head_dim
     tensors = {
-        "fc.weight": unit(HIDDEN, 3 * HIDDEN),
-        "norm.weight": torch.ones(HIDDEN),
-        "lm_head.weight": unit(VOCABULARY, HIDDEN),
-        f"{attention}q_proj.weight": unit(HEADS * HEAD_DIM, 2 * HIDDEN),
-        f"{attention}k_proj.weight": unit(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
-        f"{attention}v_proj.weight": unit(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
-        f"{attention}o_proj.weight": unit(HIDDEN, HEADS * HEAD_DIM),
-        f"{mlp}gate_proj.weight": unit(INTERMEDIATE, HIDDEN),
-        f"{mlp}up_proj.weight": unit(INTERMEDIATE, HIDDEN),
-        f"{mlp}down_proj.weight": unit(HIDDEN, INTERMEDIATE),
-        f"{layer}hidden_norm.weight": torch.ones(HIDDEN),
-        f"{layer}input_layernorm.weight": torch.ones(HIDDEN),
-        f"{layer}post_attention_layernorm.weight": torch.ones(HIDDEN),
+        "fc.weight": unit(hidden, 3 * hidden),
+        "norm.weight": torch.ones(hidden),
+        "lm_head.weight": unit(VOCABULARY, hidden),
+        f"{attention}q_proj.weight": unit(width, 2 * hidden),
+        f"{attention}k_proj.weight": unit(kv_width, 2 * hidden),
+        f"{attention}v_proj.weight": unit(kv_width, 2 * hidden),
+        f"{attention}o_proj.weight": unit(hidden, width),
+        f"{mlp}gate_proj.weight": unit(intermediate, hidden),
+        f"{mlp}up_proj.weight": unit(intermediate, hidden),
+        f"{mlp}down_proj.weight": unit(hidden, intermediate),
+        f"{layer}hidden_norm.weight": torch.ones(hidden),
+        f"{layer}input_layernorm.weight": torch.ones(hidden),
+        f"{layer}post_attention_layernorm.weight": torch.ones(hidden),
         "d2t": torch.zeros(VOCABULARY, dtype=torch.int64),
         "t2d": torch.ones(VOCABULARY, dtype=torch.bool),
     }
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    fields = config(1).to_dict() | {
+    fields = config(TINY, 1).to_dict() | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "torch_dtype": "float32",
         "draft_vocab_size": VOCABULARY,

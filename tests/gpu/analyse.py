@@ -27,6 +27,7 @@ KEPT = (
     "lease",
     "preflight",
     "grammar",
+    "known",
     "failed",
     "left_out",
     "acceptance",

@@ -41,6 +41,7 @@ def page(results: dict) -> Iterator[str]:
         yield from _objects("Switches", plan["toggles"])
         yield from _objects("Ranks", plan["ranks"])
         yield from _objects("Bursts", plan["bursts"])
+        yield from _objects("Known tokens while switching", plan.get("known", []))
         yield from _objects("Constrained decoding while switching", plan.get("grammar", []))
         yield from _troubles(plan)
 

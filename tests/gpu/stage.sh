@@ -8,6 +8,7 @@ set -eu
 HERE=$(cd "$(dirname "$0")" && pwd); ROOT=$(cd "$HERE/../.." && pwd); mkdir -p "$1"; D=$(cd "$1" && pwd)
 rm -rf "$D/product" "$D/kit" "$D/plans" "$D/plugin" "$D/models"
 cp -r "$HERE"/{go.sh,lanes.sh,drive.py,kit,models,plans,plugin} "$D/"
+cp "$ROOT/tests/engine/make_models.py" "$D/models/make_known.py"
 mkdir -p "$D/product"; cp -r "$ROOT"/{controller,policies,sglang_hooks} "$D/product/"
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$ROOT/sglang_hooks/__init__.py")
 info="$D/product/specgov-$version.dist-info"; mkdir -p "$info"

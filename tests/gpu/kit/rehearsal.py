@@ -106,6 +106,7 @@ class Rehearsal(Kit):
 
     server_class = RehearsedServer
     sidecar_class = RehearsedSidecar
+    rehearsed = True
 
     def __init__(self, engine: Engine, out: Path, seconds: float, now: Callable[[], float]) -> None:
         super().__init__(engine, out, seconds, now)

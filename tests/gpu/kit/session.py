@@ -51,6 +51,8 @@ class Kit:
 
     server_class = Server
     sidecar_class = Sidecar
+    rehearsed = False
+    """Whether no engine is there (`kit.rehearsal`): then nothing need be prepared for one."""
 
     def __init__(
         self, engine: Engine, out: Path, seconds: float, now: Callable[[], float] = time.time

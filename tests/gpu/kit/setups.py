@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 HIGH, LOW = 0.745, 0.366
 """Acceptance per position.  Tokens a step at depth 1..4: 1.745, 2.30, 2.71, 3.02; 1.37, 1.50, 1.55, 1.57."""
@@ -32,6 +33,7 @@ class Setup:
     depths: tuple[int, ...] = ()
     """Depths built at start (speculative-adaptive); empty: SGLang's own table, or a fixed depth."""
     tokenizer: bool = False
+    load_format: str = "dummy"
     acceptance: float = HIGH
     gpus: str = os.environ.get("BENCH_GPUS", "0")
     """Indices of the GPUs that it sees: as many as it has tensor-parallel ranks."""
@@ -85,3 +87,8 @@ def grammar(setup: Setup) -> Setup:
     return setup.but(
         model="llama8g", tokenizer=True, kv_tokens=60_000, graph_batch_sizes=(1, 2, 4, 8, 16, 32)
     )
+
+
+def known(setup: Setup, folder: Path) -> Setup:
+    """The same on models whose every output token is known, which `make_models.py FOLDER wide` has made."""
+    return grammar(setup).but(model=str(folder / "target"), draft=str(folder / "draft"), load_format="auto")
