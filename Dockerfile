@@ -2,7 +2,7 @@
 # Nothing of SGLang, CUDA or a compiler is in the final image.
 
 # Where there is no way to the public registry: --build-arg BASE=your.mirror/python:3.12-slim-bookworm.
-# Any image will do that has Python 3.11 or newer as `python`, with its module venv.
+# Any image will do that has Python 3.11 or newer as `python`, with its module venv, and libstdc++.
 ARG BASE=python:3.12-slim-bookworm
 
 FROM ${BASE} AS build
@@ -30,7 +30,9 @@ LABEL org.opencontainers.image.title="specgov" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/specgov /opt/specgov
 # A user without a name or a home: the only writable place is the data volume.
-RUN install -d -o 65532 -g 65532 /var/lib/specgov
+# A base that lacks a library is found out here, not in a pod.
+RUN install -d -o 65532 -g 65532 /var/lib/specgov \
+ && PYTHONDONTWRITEBYTECODE=1 /opt/specgov/bin/specgov --version
 USER 65532:65532
 WORKDIR /var/lib/specgov
 ENV PATH=/opt/specgov/bin:$PATH \
