@@ -1,8 +1,8 @@
 """The image, built by a real container engine (podman), without reaching any registry of images.
 
 Two things stand in for what a registry and an index give.  The base is Debian's Python 3.11 on nothing but
-a shell, coreutils and libstdc++, made by mmdebstrap, in place of `python:3.12-slim-bookworm`.  The packages come
-from a folder of wheels, as they would behind an air gap, so the build itself needs no network.
+a shell, coreutils and libstdc++, made by mmdebstrap, in place of `python:3.12-slim-bookworm`.  The packages
+come from a folder of wheels, as they would behind an air gap, so the build itself needs no network.
 
 Whatever this machine cannot give raises `CannotError`: that is no fault of the image.
 """
@@ -149,7 +149,16 @@ def build(engine: Podman, wheelhouse: Path, tag: str, extras: str = "") -> str:
     conf.write_text(f"# {MARK}\n[global]\nno-index = true\nfind-links = /wheels\n")
     name = f"localhost/specgov:{tag}"
     engine.ask(
-        *("build", "--pull-never", "--layers=false", "--network=none", "--format=docker", "--tag", name, *LIMITS),
+        *(
+            "build",
+            "--pull-never",
+            "--layers=false",
+            "--network=none",
+            "--format=docker",
+            "--tag",
+            name,
+            *LIMITS,
+        ),
         *("--build-arg", f"BASE={BASE}", "--build-arg", f"EXTRAS={extras}"),
         *("--secret", f"id=pip.conf,src={conf}", "--volume", f"{wheelhouse}:/wheels:ro", str(ROOT)),
         timeout_s=300,

@@ -1,7 +1,7 @@
 """The container image: built, and run as the manifests run it.
 
-Base and packages are stand-ins (see `containers.py`).  Where no container can be run, or what goes into
-one cannot be fetched, the tests are skipped with the reason; `make image-check` fails then.
+Base and packages are stand-ins (see `containers.py`).  Run by `make image-check`, as root on Debian or
+Ubuntu; no part of `make test`, since not every machine may run containers.
 """
 
 import json
@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from tests.controller.test_otel import Collector
-from tests.e2e.containers import BASE, MARK, CannotError, build, podman, wheels
+from tests.e2e.containers import BASE, MARK, build, podman, wheels
 from tests.e2e.lone_engine import lone_engine
 from tests.e2e.ports import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.image, pytest.mark.timeout(600)]
 
 DATA = "/var/lib/specgov"
 HOOKS = "/opt/specgov-hooks"
@@ -45,27 +45,17 @@ for source in sources:
 
 @pytest.fixture(scope="module")
 def engine_of_containers():
-    """Podman, or a reason to skip."""
-    try:
-        with podman() as engine:
-            yield engine
-    except CannotError as error:
-        if "SPECGOV_IMAGE_CHECK" in os.environ:
-            raise
-        pytest.skip(f"the image was not built: {error}")
+    """Podman, with the base."""
+    with podman() as engine:
+        yield engine
 
 
 @pytest.fixture(scope="module")
 def wheelhouse(tmp_path_factory):
-    """What the build installs, or a reason to skip."""
+    """What the build installs."""
     folder = tmp_path_factory.mktemp("build") / "wheels"
     folder.mkdir()
-    try:
-        wheels(folder)
-    except CannotError as error:
-        if "SPECGOV_IMAGE_CHECK" in os.environ:
-            raise
-        pytest.skip(f"the image was not built: {error}")
+    wheels(folder)
     return folder
 
 
@@ -140,7 +130,8 @@ def sidecar(containers, image, server, *flags):
 
 
 def governs(status):
-    return status["lease"]["state"] == "held"
+    """The first answers may come before the first turn."""
+    return status.get("lease", {}).get("state") == "held"
 
 
 def test_the_image_says_who_runs_what_and_where_it_may_write(described):
@@ -181,10 +172,10 @@ def test_no_start_compiles_anything(engine_of_containers, image):
 def test_a_confined_sidecar_governs_hands_back_and_remembers(engine_of_containers, image, described, server):
     """Without root, capabilities or a writable file system; SIGTERM ends it; its volume outlives it."""
     volume = ("--volume", f"specgov-data:{DATA}")
-    check = described["Config"]["Healthcheck"]["Test"][1:]
+    check = described["Healthcheck"]["Test"][1:]
     with sidecar(engine_of_containers, image, server, *volume) as running:
         server.generate(50)
-        status = running.status(lambda status: status["effect"]["state"] == "applied")
+        status = running.status(lambda status: governs(status) and status["effect"]["state"] == "applied")
         assert status["depth"]["in_use"] == {"depth": 2, "gear": "on"}
         assert status["conditions"] == []
         assert running.get("/readyz").status_code == 200
@@ -206,7 +197,7 @@ def test_a_confined_sidecar_governs_hands_back_and_remembers(engine_of_container
 
 def test_the_health_check_fails_where_no_sidecar_answers(engine_of_containers, image, described):
     """Exit code 1 and the reason, which the container engine keeps."""
-    program, *arguments = described["Config"]["Healthcheck"]["Test"][1:]
+    program, *arguments = described["Healthcheck"]["Test"][1:]
     flags = ("--entrypoint", program, "--env", f"SPECGOV_API__PORT={free_port()}")
     done = engine_of_containers.run(image, *arguments, flags=flags)
     assert done.returncode == 1

@@ -176,7 +176,7 @@ FETCHERS: dict[str, Callable[[str], Path]] = {
 }
 
 OF_THE_IMAGE = ("podman", "runc", "mmdebstrap")
-"""Fetched by the image's tests themselves, which say so and are skipped where there are none."""
+"""Fetched by `make image-check` alone."""
 
 
 if __name__ == "__main__":
