@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from enum import IntEnum
@@ -64,12 +65,13 @@ def code_of(error: SpecgovError) -> Exit:
 
 
 def end_when_told(code: Exit) -> None:
-    """Let SIGTERM end the process with `code` from now on, what is open being closed.
+    """Let SIGTERM end the first process of a container with `code`, what is open being closed.
 
-    The first process of a container has no default for it: the kernel drops the signal, and whoever
-    stops the container waits until its patience is over.
+    There alone the signal has no default: the kernel drops it, and whoever stops the container waits
+    until its patience is over.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
 
 
 def attend() -> NoReturn:
