@@ -28,12 +28,13 @@ from controller.simulation.demo.outcome import (
     whole_run,
 )
 from controller.simulation.demo.rehearsal import SECONDS, learns, rehearse
-from controller.simulation.demo.run import DemoSettings, Stage, check_ports, drive, set_up
+from controller.simulation.demo.run import DemoError, DemoSettings, Stage, check_ports, drive, set_up
 from controller.simulation.demo.view import DemoView, PlainProgress, phase_table, whole_table
 from controller.simulation.engine import EngineConfig
 from policies import registry
 
 DEFAULT_POLICY = "goodput"
+LOAD_AGAIN_S = 1.0
 POLICY_PARAMS: dict[str, dict[str, Any]] = {"threshold": {"gear": "cold"}}
 
 
@@ -250,4 +251,8 @@ async def _keep(console: Console, stage: Stage, phases: tuple[Phase, ...], seed:
     )
     for turn in itertools.count(seed + 1):
         arrivals = draw_arrivals(phases, np.random.default_rng(turn))
-        await drive(stage, arrivals, phases[-1].end_s, lambda _: None)
+        try:
+            await drive(stage, arrivals, phases[-1].end_s, lambda _: None)
+        except DemoError as error:  # whoever tries things out beside it keeps his sidecar
+            _print_line(console, f"{error}; the load starts anew")
+            await asyncio.sleep(LOAD_AGAIN_S)

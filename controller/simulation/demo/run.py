@@ -182,9 +182,9 @@ def _shifted(request: Request, by_s: float) -> Request:
 
 
 async def _send_all(url: str, arrivals: Sequence[Arrival], start_s: float) -> None:
-    # Below uvicorn's own 5 s, so that no connection is reused just as the server closes it.
-    limits = httpx.Limits(max_connections=None, keepalive_expiry=1.0)
-    client = httpx.AsyncClient(base_url=url, timeout=CLIENT_TIMEOUT_S, limits=limits)
+    # A connection for each: on a busy machine one would be used again just as the server closes it.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    client = httpx.AsyncClient(base_url=url, timeout=CLIENT_TIMEOUT_S, limits=limits, trust_env=False)
     async with client, asyncio.TaskGroup() as group:
         for arrival in arrivals:
             await asyncio.sleep(max(0.0, start_s + arrival.arrival_s - time.monotonic()))

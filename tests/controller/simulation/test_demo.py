@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import socket
 import subprocess
@@ -16,6 +18,7 @@ from typer.testing import CliRunner
 from controller.cli import make_app
 from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.cost_profile import load_profile, shipped_profiles
+from controller.simulation.demo import command
 from controller.simulation.demo.load import Phase, draw_arrivals, plan_phases
 from controller.simulation.demo.outcome import (
     Trajectory,
@@ -205,6 +208,24 @@ async def test_a_sidecar_that_does_not_find_its_engine_is_told_without_a_traceba
     with pytest.raises(DemoError, match="must know its engine within 0 s"):
         async with set_up(_settings("fixed")):
             pass
+
+
+async def test_a_demo_that_is_kept_outlives_a_client_that_fails(monkeypatch):
+    """Its sidecar is being tried out: the load is told to have failed, and starts anew."""
+    outcomes = iter([DemoError("the engine did not answer: ReadError('')"), None, asyncio.CancelledError()])
+
+    async def drive(*_):
+        if outcome := next(outcomes):
+            raise outcome
+
+    monkeypatch.setattr(command, "drive", drive)
+    monkeypatch.setattr(command, "LOAD_AGAIN_S", 0.0)
+    said = io.StringIO()
+    phases = plan_phases(load_profile("h200_llama8b_triton"), parse_acceptance("0.745"), EngineConfig(), 8.0)
+    with pytest.raises(asyncio.CancelledError):
+        await command._keep(Console(file=said, width=200), None, phases, 1)
+    assert said.getvalue().count("the engine did not answer: ReadError(''); the load starts anew") == 1
+    assert next(outcomes, "none left") == "none left"
 
 
 def test_only_a_policy_that_learns_rehearses():
