@@ -85,6 +85,7 @@ class Server:
             "SGLANG_USE_CPU_ENGINE": "1",
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(map(str, self._paths())),
             "STEP_LOG_FOLDER": str(folder),
             **mode_environment,
