@@ -92,7 +92,7 @@ async def turn(client: httpx.AsyncClient, draw: random.Random, sequence: int, ta
 
 async def drive(server: Server, switches: int, seconds: float, seed: int) -> dict[str, object]:
     """Steer until there were `switches`, or the time is over; the figures."""
-    draw, tally, report = random.Random(seed), Tally(), Progress(switches)
+    draw, tally, report = random.Random(seed), Tally(), Progress(server.folder, switches)
     async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
         state = await state_of(client)
         sequences = itertools.count((state["sequence"] or 0) + 1)
@@ -114,11 +114,14 @@ async def drive(server: Server, switches: int, seconds: float, seed: int) -> dic
 
 
 class Progress:
-    """Says every `REPORT_EVERY_S` how far the soak is, on standard error."""
+    """Every `REPORT_EVERY_S`, counts in what rank 0 wrote down; says on standard error how far the soak is.
 
-    def __init__(self, goal: int) -> None:
+    The hook's own counter would not do: a change of gear is a switch to it.
+    """
+
+    def __init__(self, folder: Path, goal: int) -> None:
         self.switches = 0
-        self._goal = goal
+        self._folder, self._goal = folder, goal
         self._began_s = self._said_s = time.monotonic()
 
     def seconds(self) -> float:
@@ -126,19 +129,23 @@ class Progress:
         return time.monotonic() - self._began_s
 
     def show(self, state: dict[str, Any], requests: int) -> None:
-        """Take in the switches that rank 0 counts, and say so if it is time."""
-        counted = state["telemetry"][0]
-        self.switches = counted["switches"]
+        """Count, and say so, if it is time."""
         if time.monotonic() - self._said_s < REPORT_EVERY_S:
             return
         self._said_s = time.monotonic()
+        launches = step_log.read(self._folder)[RANKS[0]]
+        self.switches = switches_of(launches)
         print(
-            f"{self.seconds():.0f} s: {self.switches} of {self._goal} switches in {counted['decode_steps']} "
-            f"launches, plan {state['sequence']}, {state['lease']['expired']} leases ended, "
-            f"{requests} requests right",
+            f"{self.seconds():.0f} s: {self.switches} of {self._goal} switches in {len(launches)} launches, "
+            f"plan {state['sequence']}, {state['lease']['expired']} leases ended, {requests} requests right",
             file=sys.stderr,
             flush=True,
         )
+
+
+def switches_of(launches: list[tuple[int, int]]) -> int:
+    """Launches at another depth than the one before."""
+    return sum(before[1] != after[1] for before, after in itertools.pairwise(launches))
 
 
 async def state_of(client: httpx.AsyncClient) -> dict[str, Any]:
@@ -165,7 +172,7 @@ def compare(folder: Path) -> dict[str, object]:
     differ = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
     return {
         "launches": [len(first), len(second)],
-        "switches": sum(a[1] != b[1] for a, b in itertools.pairwise(first)),
+        "switches": switches_of(first),
         "first_difference": differ,
     }
 
