@@ -41,7 +41,7 @@ from policies.types import (
     Schedule,
 )
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 MAX_ARMS = 64
 CLEAN_SHARE_PRIOR = 0.2
 """Share of requests in a probe from cold whose draft cache is in step, until measured."""
@@ -88,9 +88,7 @@ class Goodput:
 
     def __init__(self, params: GoodputParams | None = None) -> None:
         self.params = p = params or GoodputParams()
-        self.models = Models(
-            Survival(p.acceptance, p.drift), StepCost(p.step_cost, p.drift), ColdLedger(), Load()
-        )
+        self.models = Models(Survival(p.acceptance), StepCost(p.step_cost, p.drift), ColdLedger(), Load())
         self.prober = Prober(p.probe)
         self.outlook: Outlook | None = None
         self._current: Schedule | None = None
