@@ -17,10 +17,10 @@ with c the probability of a change since the counts before, from the learned rat
 divided by the dispersion (requests of a batch are not independent), and one tick is never believed to tell
 p more exactly than `LEAST_SHIFT`: what is less is no change, it is the mix of prompts.
 
-False alarms: a change is announced when the run that was settled on has less than `DOUBT` left.  While nothing
-changes, a likelihood ratio is a martingale that exceeds K at some time with probability 1 / K at most (Ville).
-So a run that is born by chance at a given tick displaces the settled one with probability c * DOUBT at most:
-where one change in half an hour is expected, one false alarm in 50 hours.
+False alarms: a change is announced when the run that was settled on has less than `DOUBT` left.  While
+nothing changes, a likelihood ratio is a martingale: it ever exceeds K with probability 1 / K at most (Ville).
+So a run born by chance at a given tick displaces the settled one with probability c * DOUBT at most: where
+one change in half an hour is expected, one false alarm in 50 hours.
 """
 
 from __future__ import annotations
