@@ -134,7 +134,9 @@ def _replay(
         at_s = tick * scenario.tick_s
         clock.advance(at_s)
         if sidecar is not None:
+            before = sidecar.plan_changes
             decisions.append(sidecar.turn(clock.advance, scenario.put_delay_s))
+            clock.late &= sidecar.plan_changes == before
         samples.append(_sample(engine, accountant.totals, sidecar))
         if progress is not None and tick % 16 == 0:
             progress(min(engine.now_s, end_s))
@@ -161,13 +163,17 @@ class _Clock:
         self._acceptance = scenario.acceptance
         self._engine = engine
         self._accountant = accountant
+        self.late = False
+        """Whether the acceptance has changed and the schedule has not since."""
 
     def advance(self, until_s: float) -> None:
         """Run to `until_s`, stopping where the acceptance changes: a log must not span that."""
         while self._engine.now_s < until_s:
             start_s = self._engine.now_s
-            self._engine.run_until(min(until_s, self._acceptance.next_change_s(start_s)))
-            self._accountant.account(self._engine.log, start_s)
+            change_s = self._acceptance.next_change_s(start_s)
+            self._engine.run_until(min(until_s, change_s))
+            self._accountant.account(self._engine.log, start_s, late=self.late)
+            self.late |= self._engine.now_s >= change_s
 
 
 def _sample(engine: VirtualEngine, totals: Totals, sidecar: VirtualSidecar | None) -> Sample:
