@@ -37,6 +37,10 @@ from policies.types import CellDelta
 Floats = npt.NDArray[np.float64]
 
 UNIFORM_VARIANCE = 1.0 / 12.0
+BRIEF_TICKS = 30
+"""A regime that lasted for less was not one: it was a single request, and the next one is another."""
+UNREST_TICKS, MAX_UNREST = 230.0, 64.0
+"""Half-life of the caution that brief regimes teach, and its bound."""
 FRESH_REQUEST_STEPS = 20.0
 
 
@@ -85,6 +89,8 @@ class Survival:
         self.changes = ChangeRate()
         self.dispersion = 1.0
         self.alarms = 0
+        self.unrest = 1.0
+        """By which brief regimes have taught to believe the counts of a tick less, when asking for a change."""
         self._since_s: list[float] = []
         self._unwatched_s = 0.0
         self._known: tuple[int, Floats, Floats] | None = None
@@ -107,13 +113,17 @@ class Survival:
         """Learn from a tick with drafts; `True`: a change."""
         p = self.params
         means = self._watch_dispersion(hits, exposed)
+        doubt = self.dispersion * self.unrest
         scale = [
-            self.dispersion + LEAST_SHIFT**2 * n / max(1e-3, m * (1 - m))
-            for m, n in zip(means, exposed, strict=True)
+            doubt + LEAST_SHIFT**2 * n / max(1e-3, m * (1 - m)) for m, n in zip(means, exposed, strict=True)
         ]
-        tick = Tick(hits, exposed, scale, p.prior_strength, self.dispersion)
+        tick = Tick(hits, exposed, scale, p.prior_strength, doubt)
         changed = 1.0 - math.exp(-self.changes.per_s * self._unwatched_s)
-        alarm = self.regimes.observe(tick, dt_s, (p.memory_request_steps, p.memory_s), changed)
+        ended = self.regimes.observe(tick, dt_s, (p.memory_request_steps, p.memory_s), changed)
+        brief = ended and self.regimes.lasted_ticks < BRIEF_TICKS
+        calmed = 1.0 + (self.unrest - 1.0) * 2.0 ** (-1.0 / UNREST_TICKS)
+        self.unrest = min(MAX_UNREST, 2.0 * self.unrest) if brief else calmed
+        alarm = ended and not brief
         self.changes.watch(self._unwatched_s)
         self._unwatched_s = 0.0
         for j, n in enumerate(exposed):

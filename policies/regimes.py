@@ -35,7 +35,7 @@ DOUBT = 0.01
 """Weight left to the settled run at which a change is announced."""
 SURE = 0.9
 """Weight from which on what the settled run knows is what will be remembered of it."""
-NEGLIGIBLE, MAX_RUNS = 1e-5, 8
+NEGLIGIBLE, MAX_RUNS = 1e-4, 6
 MAX_REGIMES = 4
 """Regimes remembered after they ended; the one that was met longest ago is forgotten first."""
 SETTLED_TICKS = 3
@@ -125,6 +125,8 @@ class Regimes:
         self._settled = self.runs[0]
         self._sure = Counts()
         """What the settled run knew when it was last sure."""
+        self.lasted_ticks = 0
+        """For how many ticks with counts the latest regime lasted that has ended."""
 
     @property
     def settled(self) -> Counts:
@@ -177,6 +179,7 @@ class Regimes:
             return False
         lasted = settled.ticks > SETTLED_TICKS
         if lasted:
+            self.lasted_ticks = settled.ticks
             kept = [known for known in self.past if known is not settled.regime]
             self.past = [*kept, self._sure][-MAX_REGIMES:]
         self._settled, self._sure = best, best.counts.copy()
