@@ -30,15 +30,13 @@ import numpy as np
 import numpy.typing as npt
 
 from policies.drift import ChangeRate
-from policies.regimes import LEAST_SHIFT, MAX_REGIMES, Counts, Regimes, Tick
+from policies.regimes import BRIEF_TICKS, LEAST_SHIFT, MAX_REGIMES, Counts, Regimes, Tick
 from policies.soundness import MAX_DEPTH, finite
 from policies.types import CellDelta
 
 Floats = npt.NDArray[np.float64]
 
 UNIFORM_VARIANCE = 1.0 / 12.0
-BRIEF_TICKS = 30
-"""A regime that lasted for less was not one: it was a single request, and the next one is another."""
 UNREST_TICKS, MAX_UNREST = 230.0, 64.0
 """Half-life of the caution that brief regimes teach, and its bound."""
 FRESH_REQUEST_STEPS = 20.0
@@ -90,7 +88,7 @@ class Survival:
         self.dispersion = 1.0
         self.alarms = 0
         self.unrest = 1.0
-        """By which brief regimes have taught to believe the counts of a tick less, when asking for a change."""
+        """By how much less the counts of a tick are believed, for brief regimes were taken for changes."""
         self._since_s: list[float] = []
         self._unwatched_s = 0.0
         self._known: tuple[int, Floats, Floats] | None = None

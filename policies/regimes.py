@@ -40,6 +40,8 @@ MAX_REGIMES = 4
 """Regimes remembered after they ended; the one that was met longest ago is forgotten first."""
 SETTLED_TICKS = 3
 """A run that lasts for less is no regime, it is the tick in which a change fell: half before, half after."""
+BRIEF_TICKS = 30
+"""A regime that lasted for less was not one: it was a single request, and the next one is another."""
 
 
 @dataclass(slots=True)
@@ -135,7 +137,7 @@ class Regimes:
 
     def restore(self, settled: Counts, past: Iterable[Counts]) -> None:
         """Go on from what was known."""
-        self.runs = [Run(settled, 1.0, SETTLED_TICKS)]
+        self.runs = [Run(settled, 1.0, BRIEF_TICKS)]
         self.past = list(past)[-MAX_REGIMES:]
         self._settled, self._sure = self.runs[0], settled.copy()
 
