@@ -84,8 +84,8 @@ Progress = Callable[[float], None]
 
 def replay_policy(scenario: Scenario, policy: Policy, progress: Progress | None = None) -> Run:
     """Replay under `policy` (in its guards, if it is to have any), from what it knows."""
-    control = HookControl(list(_engine(scenario, FixedControl((0, "warm"))).arms))
-    engine = _engine(scenario, control)
+    control = HookControl(list(engine_of(scenario, FixedControl((0, "warm"))).arms))
+    engine = engine_of(scenario, control)
     with VirtualSidecar(engine, control, policy) as sidecar:
         run = _replay(scenario, policy.name, engine, sidecar, progress)
         run.schedule = sidecar.schedule
@@ -99,18 +99,19 @@ def replay_arm(scenario: Scenario, name: str, arm: Arm, progress: Progress | Non
     """
     unharmed = dataclasses.replace(scenario.engine, after_cold_factor=1.0)
     scenario = dataclasses.replace(scenario, engine=unharmed)
-    return _replay(scenario, name, _engine(scenario, FixedControl(arm)), None, progress)
+    return _replay(scenario, name, engine_of(scenario, FixedControl(arm)), None, progress)
 
 
 def fixed_arms(scenario: Scenario) -> dict[str, Arm]:
     """The baselines of a scenario: `always_off`, and `depth_K` for every depth of its profile."""
-    arms = _engine(scenario, FixedControl((0, "warm"))).arms
+    arms = engine_of(scenario, FixedControl((0, "warm"))).arms
     off = [arm for arm in arms if arm[0] == 0]
     named = {"always_off": off[-1]} if off else {}
     return named | {f"depth_{depth}": (depth, gear) for depth, gear in arms if depth}
 
 
-def _engine(scenario: Scenario, control: StepControl) -> VirtualEngine:
+def engine_of(scenario: Scenario, control: StepControl) -> VirtualEngine:
+    """The engine of a scenario, steered by `control`."""
     rng = np.random.default_rng(scenario.seed)
     engine = VirtualEngine(scenario.profile, scenario.acceptance, control, rng, scenario.engine)
     for i, arrival in enumerate(scenario.trace.arrivals):
