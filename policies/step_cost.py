@@ -98,10 +98,15 @@ class Cell:
     context: float = 0.0
     """Context tokens per request."""
     age_s: float = 0.0
+    """Since it was last timed."""
 
     def variance(self, p: StepCostParams) -> float:
         """Relative variance of the mean, with the floor and what may have changed since."""
-        return self.cv2 / self.weight + p.floor**2 + p.wander**2 * self.age_s / 600.0
+        return self.cv2 / self.weight + p.floor**2 + self.wandered(p)
+
+    def wandered(self, p: StepCostParams) -> float:
+        """The part of it that has come about since it was last timed."""
+        return p.wander**2 * self.age_s / 600.0
 
 
 @dataclass(slots=True)
@@ -499,16 +504,18 @@ class StepCost:
         slope.scale += (now - slope.scale) * (0.05 if slope.scale else 1.0)
 
     def _blend(self, known: Cell, seen: Timing, mean_s: float, dt_s: float) -> None:
+        """Weigh what is remembered by its present error, against what was seen: a Kalman filter."""
         p = self.params
         fade = max(2.0 ** (-dt_s / p.memory_s), 2.0 ** (-seen.steps / p.memory_steps))
         old = known.weight * fade
+        old /= 1.0 + old * known.wandered(p) / max(1e-9, known.cv2)
         share = seen.steps / (old + seen.steps)
         known.mean_s += share * (mean_s - known.mean_s)
         known.cv2 += share * (min(seen.cv2, 1.0) - known.cv2)
         known.batch += share * (seen.batch - known.batch)
         known.context += share * (context_of(seen) - known.context)
         known.weight = old + seen.steps
-        known.age_s *= old / known.weight
+        known.age_s = 0.0
 
     def _restart(self, arm: Arm) -> None:
         """Keep the shape of what was learned, at the weight of a guess, so that news outweigh it."""
