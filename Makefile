@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-e2e test-engine image-check compat-latest bench bench-regret bench-gpu soak soak-engine fuzz audit sbom lint format clean
+.PHONY: help setup demo test test-fast test-e2e test-engine image-check compat-latest bench bench-regret bench-machines bench-gpu soak soak-engine fuzz audit sbom lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -86,6 +86,9 @@ sbom: build/audit  ## build/sbom.json: what an installation brings along, in Cyc
 TRACE ?= build/AzureLLMInferenceTrace_code.csv
 bench-regret: $(STAMP)  ## decode time that policies waste, on an Azure trace (TRACE=file): about an hour
 	$(BIN)/python -m tests.benchmarks.regret --trace $(TRACE) --out build/replay
+
+bench-machines: $(STAMP)  ## the default policy on machines, acceptances and loads drawn at random: ten minutes
+	$(BIN)/python -m tests.benchmarks.any_machine --out build/machines
 
 GPU_WORK ?= build/gpu
 bench-gpu: $(STAMP)  ## what a GPU machine needs to run tests/gpu, into .gpu (see its README; downloads 460 MB)

@@ -2,7 +2,8 @@
 
 Draws machines, acceptances and loads at random, replays each from a cold start, and prints how much decode
 time was wasted against an oracle that knows all of it, and against the better of always-off and the best
-fixed depth.  `--worlds N` of them (default 40), or `--world I` alone, which is drawn the same again.
+fixed depth.  `--worlds N` of them (default 16), or `--world I` alone, which is drawn the same again; `--out`
+writes `OUT.json` (every figure of every world) and `OUT.md`.
 
 A machine is a roofline (Williams et al., 2009) with soft knees: a step reads the weights, or computes for
 every token that it takes in, whichever is longer; attention is paid per request, and by the verify once more
@@ -167,10 +168,48 @@ def summary(results: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+MACHINE = {
+    "weights_ms": "weights, ms",
+    "knee_tokens": "knee, tokens",
+    "attention_ms": "attention, ms a request",
+    "verify_penalty": "verify's penalty",
+    "draft_share": "draft's share",
+    "depths": "depths",
+}
+
+
+def worlds(results: Sequence[Mapping[str, Any]]) -> str:
+    """One world to a row."""
+    headings = ["world", *MACHINE.values(), "acceptance", *FIGURES]
+    lines = [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
+    for r in results:
+        drawn = [_cell(r["machine"][name]) for name in MACHINE]
+        figures = [f"{figure(r):.2f}" for figure in FIGURES.values()]
+        lines.append(f"| {' | '.join([str(r['world']), *drawn, r['acceptance'], *figures])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else ", ".join(map(str, value))
+
+
 def line(r: Mapping[str, Any]) -> str:
     """One world in a line."""
     figures = ", ".join(f"{name} {figure(r):.2f}" for name, figure in FIGURES.items())
     return f"world {r['world']}: {figures}; {r['acceptance']}; {r['machine']}"
+
+
+def page(results: Sequence[Mapping[str, Any]], policy: str, seed: int) -> str:
+    """The Markdown page."""
+    command = (
+        f"python -m tests.benchmarks.any_machine --policy {policy} --seed {seed} --worlds {len(results)}"
+    )
+    return (
+        f"# {policy} on machines drawn at random (simulated)\n\n"
+        f"Made by `{command}`: {len(results)} machines, acceptances and loads that nobody chose,"
+        f" {SECONDS / 60:.0f} minutes each, from a cold start. What is drawn, and from which ranges, stands at the"
+        f" head of that module.\n\n{summary(results)}\n{worlds(results)}"
+    )
 
 
 def main() -> None:
@@ -178,12 +217,12 @@ def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("--worlds", type=int, default=40)
+    options.add_argument("--worlds", type=int, default=16)
     options.add_argument("--world", type=int, help="this one alone")
     options.add_argument("--policy", default="goodput")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--jobs", type=int, default=2)
-    options.add_argument("--out", type=Path, help="JSON of every world")
+    options.add_argument("--out", type=Path, help="where to write OUT.json and OUT.md")
     given = options.parse_args()
     indices = range(given.worlds) if given.world is None else [given.world]
     began_s = time.monotonic()
@@ -199,7 +238,9 @@ def main() -> None:
     sys.stdout.write(summary(results))
     if given.out:
         rows = ",\n".join(json.dumps(result) for result in results)
-        given.out.write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.with_suffix(".json").write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+        given.out.with_suffix(".md").write_text(page(results, given.policy, given.seed), encoding="utf-8")
 
 
 if __name__ == "__main__":
