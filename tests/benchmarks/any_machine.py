@@ -207,7 +207,7 @@ def page(results: Sequence[Mapping[str, Any]], policy: str, seed: int) -> str:
     return (
         f"# {policy} on machines drawn at random (simulated)\n\n"
         f"Made by `{command}`: {len(results)} machines, acceptances and loads that nobody chose,"
-        f" {SECONDS / 60:.0f} minutes each, from a cold start. What is drawn, and from which ranges, stands at"
+        f" {SECONDS / 60:.0f} minutes each, from a cold start. What is drawn, and from which ranges, is at"
         f" the head of that module.\n\n{summary(results)}\n{worlds(results)}"
     )
 
