@@ -3,7 +3,8 @@
 The whole sidecar (client, observer, goodput policy, guards, steering, metrics, SQLite on disk, API) beside
 the tests' engine, one tick a virtual second, with a day's load, and at random: restarts of the engine, faults
 of the wire, orders, reads of the API.  Ends with figures, and with an error when memory, file, tasks,
-threads or descriptors grew, a turn failed, an acknowledged order was lost or a lease outlived its time.
+threads or descriptors grew, a turn failed, an acknowledged order was lost or a lease outlived its time.  Says
+twice a minute how far it is; SIGTERM and Ctrl-C end it with the figures so far.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import math
 import os
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -32,6 +34,7 @@ from tests.controller.conftest import Clock
 from tests.controller.fake_engine import FakeEngine
 
 WEEK_S = 604_800
+PROGRESS_S = 30.0
 WARM_UP, WARM_UP_TICKS = 0.2, 4000
 """Share of the run, and ticks at least, before memory is looked at: the status page's half hour fills up."""
 MAX_GROWTH_BYTES = 1 << 20
@@ -106,20 +109,32 @@ class Week:
         )
         app = httpx.ASGITransport(app=self.assembly.app)
         self.api = httpx.AsyncClient(transport=app, base_url="http://127.0.0.1:9470")
+        self.stopped = asyncio.Event()
+        """Set it to end early."""
         self._fault_left = 0
         self._order: str | None = None
 
     async def run(self, ticks: int, seconds: float) -> Figures:
         """So many ticks, or as many as fit into `seconds`."""
         began_s, cpu_s, found = time.monotonic(), time.process_time(), self.figures
-        while found.ticks < ticks and time.monotonic() - began_s < seconds:
+        say_s = began_s + PROGRESS_S
+        while found.ticks < ticks and time.monotonic() - began_s < seconds and not self.stopped.is_set():
             await self._tick()
+            if time.monotonic() >= say_s:
+                say_s += PROGRESS_S
+                self._say(ticks)
             done = max(found.ticks / ticks, (time.monotonic() - began_s) / seconds)
             if not found.rss_warm_bytes and done >= WARM_UP and found.ticks >= WARM_UP_TICKS:
                 found.rss_warm_bytes, found.descriptors_warm = _rss_bytes(), _descriptors()
         found.wall_s, found.cpu_s = time.monotonic() - began_s, time.process_time() - cpu_s
         await self._end()
         return found
+
+    def _say(self, ticks: int) -> None:
+        found = self.figures
+        grown = (_rss_bytes() - found.rss_warm_bytes) / 1e6 if found.rss_warm_bytes else 0.0
+        so_far = f"{found.ticks:,} of {ticks:,} turns, {found.faults} faults, {found.restarts} restarts"
+        sys.stderr.write(f"{so_far}, memory {grown:+.2f} MB since the warm-up\n")
 
     async def _tick(self) -> None:
         found, loop = self.figures, self.assembly.sidecar.loop
@@ -229,7 +244,10 @@ def main() -> None:
 
 
 async def _run(folder: Path, given: argparse.Namespace) -> Figures:
-    return await Week(folder, given.seed).run(given.ticks, given.seconds)
+    week = Week(folder, given.seed)
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, week.stopped.set)
+    return await week.run(given.ticks, given.seconds)
 
 
 if __name__ == "__main__":
