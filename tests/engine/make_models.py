@@ -1,4 +1,4 @@
-"""make_models.py DIR [wide]: a target whose greedy successor is known, an EAGLE3 draft that is right at times.
+"""make_models.py DIR [wide]: a target whose greedy successor is known, a draft that is right at times.
 
 The target says t -> t + 1, but t + 9 where t % 8 == 7 (modulo 512), whatever came before: every output
 can be checked token by token.  The draft says t + 1 at its first position, which is right seven times
