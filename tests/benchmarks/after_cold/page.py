@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib as mpl
 
 mpl.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402 - the backend comes first
+from matplotlib import pyplot as plt
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent.parent / "gpu")]
 from sections import fill, table  # noqa: E402 - the path comes first
@@ -26,6 +26,13 @@ COLOURS = {
     "cold-128": "#084594",
     "frozen-32": "#d95f02",
 }
+
+
+INTRODUCTION = (
+    "Mean ± standard error (bootstrap over requests). p1 to p3: of the steps in which the drafts before it",
+    "were accepted, how often this one was, *after the spell / the same requests over the same tokens",
+    "without it*. Factor: what every p would have to be multiplied by to give the tokens per step seen.\n",
+)
 
 
 def age(entry: dict[str, Any]) -> str:
@@ -45,9 +52,7 @@ def with_error(value: float | None, error: float | None, digits: int = 2) -> str
 
 def page(results: dict[str, Any]) -> Iterator[str]:
     """The section, line by line."""
-    yield "Mean ± standard error (bootstrap over requests). p1 to p3: of the steps in which the drafts before it"
-    yield "were accepted, how often this one was, *after the spell / the same requests over the same tokens without"
-    yield "it*. Factor: what every p would have to be multiplied by to give the tokens per step seen.\n"
+    yield from INTRODUCTION
     for arm, found in results["arms"].items():
         spells = found["spell_steps"]
         yield f"### {arm}\n"
@@ -56,7 +61,7 @@ def page(results: dict[str, Any]) -> Iterator[str]:
             f"{min(found['rise_at_tokens'])} to {max(found['rise_at_tokens'])} tokens;"
         )
         yield (
-            f"{results['equal_answers'][arm]} of {results['requests']} answers equal to those without a spell. "
+            f"{results['equal_answers'][arm]} of {results['requests']} answers are those without a spell. "
             f"Of {found['roots_in_both']} steps that begin where one of the other arm does, "
             f"{found['of_which_accepted_the_same']} accepted as many drafts.\n"
         )
@@ -71,7 +76,8 @@ def row(entry: dict[str, Any]) -> list[str | None]:
         f"{with_error(p, error)} / {with_error(base, None)}" if p is not None else None
         for p, error, base in pairs
     ]
-    tokens = f"{with_error(entry['tokens_per_step'], None)} / {with_error(entry['baseline_tokens_per_step'], None)}"
+    both = (entry["tokens_per_step"], entry["baseline_tokens_per_step"])
+    tokens = " / ".join(with_error(value, None) or "-" for value in both)
     ratio = with_error(entry["tokens_ratio"], entry["tokens_ratio_error"])
     return [age(entry), str(entry["steps"]), *acceptance, tokens, ratio, with_error(entry["factor"], None)]
 

@@ -1,0 +1,94 @@
+"""What is compared, and what is made of it.
+
+    on          depth 3 throughout: what the others are compared with
+    cold-8      depth 3, a spell of 8 steps off in the gear `cold`, depth 3 to the end; 32, 128 the same
+    warm-32     the control: the draft's cache is kept in step, so nothing may differ
+    frozen-32   off and `frozen` from the prompt on, then depth 3
+
+The spell is a probe of the plan that is in force, so it has its length in decode steps exactly.  Pure, but
+for the log that `steps_of` reads.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.after_cold import accept_log
+from tests.benchmarks.after_cold.by_age import DEPTH, Step, compare
+
+PROMPT, OUTPUT = 128, 376
+BATCH = 16
+BEFORE = 24
+"""Decode steps at depth 3 ahead of a spell."""
+REST = 1 << 20
+ON: dict[str, Any] = {"row": (1, DEPTH), "probe": None}
+
+
+def spell(gear: str, steps: int) -> dict[str, Any]:
+    """Depth 3 with one spell in `gear`, from the `BEFORE`th decode step of a batch on."""
+    probe = {"depth": 0, "gear": gear, "every_steps": BEFORE + steps, "burst_steps": steps, "bursts": 1}
+    return {"row": (1, DEPTH), "probe": probe}
+
+
+def frozen(steps: int) -> dict[str, Any]:
+    """Frozen for the prompt and `steps` decode steps, then depth 3."""
+    probe = {"depth": DEPTH, "every_steps": steps + REST, "burst_steps": REST, "bursts": 1}
+    return {"row": (1, 0, "frozen"), "probe": probe}
+
+
+ARMS = {
+    "on": ON,
+    "cold-8": spell("cold", 8),
+    "cold-32": spell("cold", 32),
+    "cold-128": spell("cold", 128),
+    "warm-32": spell("warm", 32),
+    "frozen-32": frozen(32),
+}
+
+
+def batch_of(start: int, arm: str) -> list[int]:
+    """The numbers of a batch of prompts, in an order of the arm's own, so that none lands on its drafts."""
+    return random.Random(f"{start} {arm}").sample(range(start, start + BATCH), BATCH)
+
+
+def request(arm: str, numbers: list[int], tokens: list[list[int]]) -> dict[str, Any]:
+    """The body for one batch of greedy requests, which begin together."""
+    return {
+        "rid": [f"{arm}.{n}" for n in numbers],
+        "input_ids": [tokens[n] for n in numbers],
+        "sampling_params": {"max_new_tokens": OUTPUT, "temperature": 0, "ignore_eos": True},
+        "stream": False,
+    }
+
+
+def steps_of(folder: Path) -> dict[str, dict[str, list[Step]]]:
+    """{arm: {prompt's number: its steps}} from the server's log."""
+    found: dict[str, dict[str, list[Step]]] = {}
+    for rid, steps in accept_log.read(folder).items():
+        arm, _, number = rid.rpartition(".")
+        found.setdefault(arm, {})[number] = [Step(*step) for step in steps]
+    return found
+
+
+def distinct_share(answers: list[list[int]], length: int = 16) -> float:
+    """Of all stretches of `length` tokens of an answer, how many differ: 1 where nothing repeats."""
+    shares = []
+    for answer in answers:
+        stretches = [tuple(answer[i : i + length]) for i in range(len(answer) - length + 1)]
+        shares.append(len(set(stretches)) / len(stretches))
+    return sum(shares) / len(shares)
+
+
+def results(answers: dict[str, dict[int, Any]], steps: dict[str, dict[str, list[Step]]]) -> dict[str, Any]:
+    """Figures of every arm."""
+    reference = answers["on"]
+    return {
+        "equal_answers": {
+            arm: sum(found[n] == reference[n] for n in found) for arm, found in answers.items()
+        },
+        "requests": len(reference),
+        "distinct_16_token_stretches": distinct_share(list(reference.values())),
+        "arms": {arm: compare(steps[arm], steps["on"], PROMPT + OUTPUT) for arm in ARMS if arm != "on"},
+    }
