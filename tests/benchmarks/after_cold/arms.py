@@ -81,14 +81,22 @@ def distinct_share(answers: list[list[int]], length: int = 16) -> float:
     return sum(shares) / len(shares)
 
 
+def common_length(one: list[int], other: list[int]) -> int:
+    """Tokens of two answers before they differ."""
+    pairs = enumerate(zip(one, other, strict=True))
+    return next((i for i, (a, b) in pairs if a != b), len(one))
+
+
 def results(answers: dict[str, dict[int, Any]], steps: dict[str, dict[str, list[Step]]]) -> dict[str, Any]:
     """Figures of every arm."""
-    reference = answers["on"]
+    reference, arms = answers["on"], {}
+    for arm, found in answers.items():
+        if arm != "on":
+            same = {str(n): PROMPT + common_length(found[n], reference[n]) for n in found}
+            equal = sum(length == PROMPT + OUTPUT for length in same.values())
+            arms[arm] = {"equal_answers": equal, **compare(steps[arm], steps["on"], same)}
     return {
-        "equal_answers": {
-            arm: sum(found[n] == reference[n] for n in found) for arm, found in answers.items()
-        },
         "requests": len(reference),
         "distinct_16_token_stretches": distinct_share(list(reference.values())),
-        "arms": {arm: compare(steps[arm], steps["on"], PROMPT + OUTPUT) for arm in ARMS if arm != "on"},
+        "arms": arms,
     }

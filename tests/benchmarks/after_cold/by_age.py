@@ -10,7 +10,7 @@ baseline.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -71,7 +71,7 @@ def pair(
 ) -> tuple[Counts, Counts]:
     """Counts of one request in a bin of ages: after its spell, and without it at the same places.
 
-    `end`: tokens of the whole request; what is drafted past it is left out.
+    `end`: tokens that both have; what is drafted past them is left out.
     """
     begin, until = spell.rise + ages[0], min(spell.rise + ages[1], end - DEPTH)
     if ages == (0, 1):
@@ -79,7 +79,7 @@ def pair(
     return counts(within(after, begin, until)), counts(within(without, begin, until))
 
 
-def same_roots(after: Sequence[Step], without: Sequence[Step], spell: Spell) -> tuple[int, int]:
+def same_roots(after: Sequence[Step], without: Sequence[Step], spell: Spell, end: int) -> tuple[int, int]:
     """Steps after the rise that begin where one of the other arm begins too; how many accepted the same.
 
     What is drafted depends on the text up to that place and on the draft's cache: with equal caches, all.
@@ -87,8 +87,8 @@ def same_roots(after: Sequence[Step], without: Sequence[Step], spell: Spell) -> 
     known = {step.before: step.accepted for step in without if step.depth == DEPTH}
     equal = [
         step.accepted == known[step.before]
-        for step in after
-        if step.depth == DEPTH and step.before >= spell.rise and step.before in known
+        for step in within(after, spell.rise, end - DEPTH)
+        if step.before in known
     ]
     return len(equal), sum(equal)
 
@@ -165,22 +165,24 @@ def _factor(baseline: Counts, tokens: float) -> float | None:
     )
 
 
-def compare(after: dict[str, Sequence[Step]], without: dict[str, Sequence[Step]], end: int) -> dict[str, Any]:
+def compare(
+    after: Mapping[str, Sequence[Step]], without: Mapping[str, Sequence[Step]], ends: Mapping[str, int]
+) -> dict[str, Any]:
     """An arm beside the one without a spell, request by request (the keys): a summary by bin of ages.
 
-    Requests that were not seen to have a spell, or not in both, are left out and counted.
+    `ends`: up to how many tokens the texts of a request are the same in both.  Requests that were not seen to
+    have a spell, or not in both, or whose texts part before the rise, are left out and counted.
     """
     spells = {name: spell_of(steps) for name, steps in after.items() if name in without}
-    found = {name: spell for name, spell in spells.items() if spell is not None}
-    both = [same_roots(after[name], without[name], spell) for name, spell in found.items()]
+    found = {name: spell for name, spell in spells.items() if spell is not None and spell.rise < ends[name]}
+    both = [same_roots(after[name], without[name], spell, ends[name]) for name, spell in found.items()]
     bins = []
     for ages in (*BINS, ALL):
-        pairs = [pair(after[name], without[name], spell, ages, end) for name, spell in found.items()]
+        pairs = [pair(after[name], without[name], spell, ages, ends[name]) for name, spell in found.items()]
         if pairs:
             first, second = (np.stack(side) for side in zip(*pairs, strict=True))
-            bins.append(
-                {"from": ages[0], "to": ages[1] if ages[1] < ALL[1] else None, **summary(first, second)}
-            )
+            until = ages[1] if ages[1] < ALL[1] else None
+            bins.append({"from": ages[0], "to": until, **summary(first, second)})
     return {
         "requests": len(found),
         "left_out": len(after) - len(found),

@@ -61,7 +61,7 @@ def page(results: dict[str, Any]) -> Iterator[str]:
             f"{min(found['rise_at_tokens'])} to {max(found['rise_at_tokens'])} tokens;"
         )
         yield (
-            f"{results['equal_answers'][arm]} of {results['requests']} answers are those without a spell. "
+            f"{found['equal_answers']} of {results['requests']} answers are those without a spell. "
             f"Of {found['roots_in_both']} steps that begin where one of the other arm does, "
             f"{found['of_which_accepted_the_same']} accepted as many drafts.\n"
         )

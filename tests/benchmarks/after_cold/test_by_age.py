@@ -74,10 +74,17 @@ def test_what_nobody_was_exposed_to_is_unknown():
 
 def test_an_arm_is_compared_request_by_request():
     """One with a spell, one without: the second is left out, and said to be."""
-    found = compare({"0": AFTER, "1": WITHOUT}, {"0": WITHOUT, "1": WITHOUT}, end=99)
+    found = compare({"0": AFTER, "1": WITHOUT}, {"0": WITHOUT, "1": WITHOUT}, {"0": 99, "1": 99})
     assert (found["requests"], found["left_out"], found["spell_steps"]) == (1, 1, [2])
     assert found["bins"][-1]["steps"] == 5
     assert (found["roots_in_both"], found["of_which_accepted_the_same"]) == (2, 1)
+
+
+def test_where_the_texts_part_the_comparison_ends():
+    """Equal up to 20 tokens: whole chains begin before 17, the first step alone; up to 16: none."""
+    found = compare({"0": AFTER}, {"0": WITHOUT}, {"0": 20})
+    assert found["bins"][-1]["steps"] == 1
+    assert compare({"0": AFTER}, {"0": WITHOUT}, {"0": 16})["left_out"] == 1
 
 
 def test_text_comes_back_from_its_tokens_and_prompts_begin_at_a_line():

