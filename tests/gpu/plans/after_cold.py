@@ -2,9 +2,9 @@
 
 A byte-level Llama of 8 layers and width 512 and its EAGLE3 draft learn the standard library's sources
 (`tests/benchmarks/after_cold`; TARGET_TOKENS=60000000 and DRAFT_TOKENS=25000000 of them; how long that takes
-on a GPU has not been tried).  Then REQUESTS=384 greedy requests in each arm, in batches, as `measure.py` there
-does on the CPU; in bfloat16, so a request counts up to where its texts part.  Writes `after_cold.json` for its
-`page.py`.
+on a GPU has not been tried).  Then REQUESTS=384 greedy requests in each arm, in batches, as on the CPU
+(`measure.py` there), but in bfloat16, so a request counts up to where its texts part.  Writes
+`after_cold.json` for its `page.py`.
 """
 
 import asyncio
