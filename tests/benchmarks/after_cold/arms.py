@@ -18,9 +18,9 @@ from typing import Any
 from tests.benchmarks.after_cold import accept_log
 from tests.benchmarks.after_cold.by_age import DEPTH, Step, compare
 
-PROMPT, OUTPUT = 128, 376
+PROMPT, OUTPUT = 64, 256
 BATCH = 16
-BEFORE = 24
+BEFORE = 12
 """Decode steps at depth 3 ahead of a spell."""
 REST = 1 << 20
 ON: dict[str, Any] = {"row": (1, DEPTH), "probe": None}

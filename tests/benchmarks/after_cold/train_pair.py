@@ -33,7 +33,7 @@ DRAFTS = 3
 LATER_STEP_WEIGHT = 0.8
 SHORT_SHARE = 0.6
 """Of its tokens, the target first learns so many in stretches of half the length: attention costs less."""
-PROMPT = 128
+PROMPT = 64
 OWN_EVERY = 2
 """Of so many batches for the draft one is the target's own text."""
 
@@ -249,16 +249,16 @@ def parsed(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=TINY.hidden)
     parser.add_argument("--intermediate", type=int, default=TINY.intermediate)
     parser.add_argument("--layers", type=int, default=TINY.layers)
-    parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--context", type=int, default=320)
     parser.add_argument("--batch-tokens", type=int, default=2048)
-    parser.add_argument("--target-tokens", type=int, default=1_800_000)
-    parser.add_argument("--draft-tokens", type=int, default=1_200_000)
-    parser.add_argument("--own-rows", type=int, default=128)
+    parser.add_argument("--target-tokens", type=int, default=700_000)
+    parser.add_argument("--draft-tokens", type=int, default=450_000)
+    parser.add_argument("--own-rows", type=int, default=64)
     parser.add_argument("--rate", type=float, default=3e-3)
     given = parser.parse_args(arguments)
     given.shape = replace(TINY, hidden=given.hidden, intermediate=given.intermediate, layers=given.layers)
