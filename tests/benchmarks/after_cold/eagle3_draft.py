@@ -55,7 +55,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(2 * hidden, self.kv_heads * self.dim, bias=False)
         self.o_proj = nn.Linear(self.heads * self.dim, hidden, bias=False)
 
-    def forward(self, x, step, cache):
+    def forward(self, x, step, cache, spoil):
         """`x`: [batch, starts, 2 hidden] of step `step`; `cache`: (keys, values) of the steps before it."""
         batch, length, _ = x.shape
         positions = torch.arange(length, device=x.device) + step
@@ -68,6 +68,8 @@ class Attention(nn.Module):
         value = split(self.v_proj(x), self.kv_heads)
         repeat = self.heads // self.kv_heads
         cache.append((key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)))
+        if spoil and step == 0:
+            cache[0] = spoil(*cache[0])
         mixed = self.attend(query, cache).transpose(1, 2).reshape(batch, length, -1)
         return self.o_proj(mixed)
 
@@ -105,9 +107,9 @@ class Layer(nn.Module):
         self.hidden_norm, self.input_layernorm = Norm(*norm), Norm(*norm)
         self.post_attention_layernorm = Norm(*norm)
 
-    def forward(self, embedded, hidden, step, cache):
+    def forward(self, embedded, hidden, step, cache, spoil):
         both = torch.cat([self.input_layernorm(embedded), self.hidden_norm(hidden)], -1)
-        hidden = hidden + self.self_attn(both, step, cache)
+        hidden = hidden + self.self_attn(both, step, cache, spoil)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
@@ -121,13 +123,15 @@ class Draft(nn.Module):
         self.norm = Norm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
-    def forward(self, embedded, captured, steps):
+    def forward(self, embedded, captured, steps, spoil=None):
         """Logits of each step of the chains that start at every index.
 
         Args:
             embedded: [batch, length, hidden], the target's embedding of the tokens.
             captured: [batch, length, 3 hidden], the inputs of `captured_layers`.
             steps: drafts in a chain.
+            spoil: called with the keys and values of the target's entries, [batch, heads, length, dim] each;
+                gives those that are there instead, as after a spell in which none were written.
 
         Returns:
             `steps` tensors [batch, length, vocabulary]; entry `a` of step `s` predicts token `a + s + 2` and
@@ -135,6 +139,6 @@ class Draft(nn.Module):
         """
         hidden, cache, found = self.fc(captured), [], []
         for step in range(steps):
-            hidden = self.midlayer(embedded.roll(-step - 1, 1), hidden, step, cache)
+            hidden = self.midlayer(embedded.roll(-step - 1, 1), hidden, step, cache, spoil)
             found.append(self.lm_head(self.norm(hidden)))
         return found

@@ -139,6 +139,7 @@ def main() -> None:
             answers = asyncio.run(measure(server, tokens[2 * BATCH :], tokens[: 2 * BATCH], deadline_s))
         finally:
             server.stop()
+        (folder / "answers.json").write_text(json.dumps(answers))
         found = results(answers, steps_of(folder))
     given.out.write_text(
         json.dumps(
