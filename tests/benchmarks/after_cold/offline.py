@@ -2,12 +2,12 @@
 
 The engine on CPU is slow, so it sees few requests.  What it drafts at a place depends on the text up to there
 and on the draft's cache alone, so with the weights at hand it can be computed for a whole text at once: the
-entries of a spell are replaced by another request's from elsewhere, which is what a slot of the pool holds that
-nobody wrote.  Requests then step through their text as they would in the engine.  One thing is taken over: of
-the first step after a rise, whose drafts were left from before the spell, none is accepted.
+entries of a spell are replaced by another request's from elsewhere, which is what a slot of the pool holds
+that nobody wrote.  Requests then step through their text as they would in the engine.  One thing is taken
+over: of the first step after a rise, whose drafts were left from before the spell, none is accepted.
 
-`--engine`: the folder that `measure.py --work` kept; says how many of the steps that the engine made there come
-out the same, in the arms whose cache is whole.  Runs inside the engine's own environment.
+`--engine`: the folder that `measure.py --work` kept; says how many of the steps that the engine made there
+come out the same, in the arms whose cache is whole.  Runs inside the engine's own environment.
 """
 
 import argparse
