@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 DEPTH = 3
-BINS = ((0, 1), (1, 8), (8, 32), (32, 128), (128, 1 << 20))
+FOREVER = 1 << 20
+BINS = ((0, 1), (1, 8), (8, 32), (32, 128), (128, FOREVER))
 """Ages in tokens, from and to; the first holds one step alone, whose drafts were made during the spell."""
-ALL = (0, 1 << 20)
+ALL = (0, FOREVER)
 RESAMPLES = 1000
 
 Counts = npt.NDArray[np.float64]
@@ -181,7 +182,7 @@ def compare(
         pairs = [pair(after[name], without[name], spell, ages, ends[name]) for name, spell in found.items()]
         if pairs:
             first, second = (np.stack(side) for side in zip(*pairs, strict=True))
-            until = ages[1] if ages[1] < ALL[1] else None
+            until = ages[1] if ages[1] < FOREVER else None
             bins.append({"from": ages[0], "to": until, **summary(first, second)})
     return {
         "requests": len(found),

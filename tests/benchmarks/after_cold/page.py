@@ -1,6 +1,7 @@
 """The tables and the picture of docs/results/after-cold.md: `... .page results.json page.md picture.png`.
 
-`python -m tests.benchmarks.after_cold.page`; fills the section `figures` of the page.
+Run with `python -m tests.benchmarks.after_cold.page`; fills the section `figures` of the page.  The JSON has what
+`measure.py` wrote under `engine`, what `offline.py` wrote under `computed`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from matplotlib import pyplot as plt
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent.parent / "gpu")]
 from sections import fill, table  # noqa: E402 - the path comes first
+
+from tests.benchmarks.after_cold.by_age import BINS, FOREVER  # noqa: E402
 
 COLOURS = {
     "warm-32": "#1b9e3f",
@@ -50,21 +53,30 @@ def with_error(value: float | None, error: float | None, digits: int = 2) -> str
     return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
 
 
-def page(results: dict[str, Any]) -> Iterator[str]:
+def page(engine: dict[str, Any], computed: dict[str, Any]) -> Iterator[str]:
     """The section, line by line."""
     yield from INTRODUCTION
+    yield "### On the engine\n"
+    yield from arms(engine)
+    yield "### Computed\n"
+    yield "The same for more requests, in PyTorch with the same weights (`offline.py`). Of the engine's own steps"
+    for name, found in computed["against_engine"].items():
+        yield f"in {name}, {found['the_same']} of {found['steps']} accepted as many drafts as computed."
+    yield ""
+    yield from arms(computed)
+
+
+def arms(results: dict[str, Any]) -> Iterator[str]:
+    """A table for every arm."""
     for arm, found in results["arms"].items():
-        spells = found["spell_steps"]
-        yield f"### {arm}\n"
-        yield (
-            f"{found['requests']} requests, {min(spells)} to {max(spells)} steps off, drafting again at "
-            f"{min(found['rise_at_tokens'])} to {max(found['rise_at_tokens'])} tokens;"
-        )
-        yield (
-            f"{found['equal_answers']} of {results['requests']} answers are those without a spell. "
-            f"Of {found['roots_in_both']} steps that begin where one of the other arm does, "
-            f"{found['of_which_accepted_the_same']} accepted as many drafts.\n"
-        )
+        spells, rises = found["spell_steps"], found["rise_at_tokens"]
+        yield f"#### {arm}\n"
+        yield f"{found['requests']} requests, {min(spells)} to {max(spells)} steps off, drafting again at"
+        yield f"{min(rises)} to {max(rises)} tokens. Of {found['roots_in_both']} steps that begin where one"
+        yield f"without the spell does, {found['of_which_accepted_the_same']} accepted as many drafts."
+        if "equal_answers" in found:
+            yield f"{found['equal_answers']} of {results['requests']} answers are those without a spell."
+        yield ""
         head = ["tokens since the rise", "steps", "p1", "p2", "p3", "tokens a step", "ratio", "factor"]
         yield from table(head, map(row, found["bins"]))
 
@@ -82,26 +94,25 @@ def row(entry: dict[str, Any]) -> list[str | None]:
     return [age(entry), str(entry["steps"]), *acceptance, tokens, ratio, with_error(entry["factor"], None)]
 
 
-def picture(results: dict[str, Any], path: Path) -> None:
-    """Ratio of p1 (left) and of tokens per step (right) to the same text without a spell, by age."""
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), sharey=True)
-    for axis, title in zip(axes, ("first draft accepted", "tokens a step"), strict=True):
+def picture(sides: dict[str, dict[str, Any]], path: Path) -> None:
+    """Tokens per step beside the same text without a spell, by age: a panel for each way to know it."""
+    figure, axes = plt.subplots(1, len(sides), figsize=(10, 3.8), sharey=True)
+    for axis, (title, results) in zip(axes, sides.items(), strict=True):
         for i, (arm, found) in enumerate(results["arms"].items()):
-            bins = found["bins"][:-1]
-            first = title.startswith("first")
-            values = [b["ratio"][0] if first else b["tokens_ratio"] for b in bins]
-            errors = [b["ratio_error"][0] if first else b["tokens_ratio_error"] for b in bins]
+            bins = [entry for entry in found["bins"][:-1] if entry["tokens_ratio"] is not None]
             places = [n + (i - 2) * 0.06 for n in range(len(bins))]
-            axis.errorbar(
-                places, values, errors, marker="o", ms=4, lw=1.3, capsize=2, label=arm, color=COLOURS[arm]
-            )
+            values = [entry["tokens_ratio"] for entry in bins]
+            errors = [entry["tokens_ratio_error"] or 0.0 for entry in bins]
+            look = {"marker": "o", "ms": 4, "lw": 1.3, "capsize": 2, "color": COLOURS[arm]}
+            axis.errorbar(places, values, errors, label=arm, **look)
         axis.axhline(1.0, color="#888888", lw=0.8)
         axis.set(title=title, xlabel="tokens since the rise")
-        axis.set_xticks(range(len(bins)), [age(b) for b in bins])
+        ages = [age({"from": begin, "to": end if end < FOREVER else None}) for begin, end in BINS]
+        axis.set_xticks(range(len(ages)), ages)
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.25)
-    axes[0].set_ylabel("after the spell / without it")
-    axes[1].legend(fontsize=9, loc="lower right")
+    axes[0].set_ylabel("tokens a step / without the spell")
+    axes[0].legend(fontsize=9, loc="lower right")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
@@ -109,8 +120,13 @@ def picture(results: dict[str, Any], path: Path) -> None:
 def main() -> None:
     """Fill the page, draw the picture."""
     results = json.loads(Path(sys.argv[1]).read_text())
-    fill(Path(sys.argv[2]), "figures", page(results))
-    picture(results, Path(sys.argv[3]))
+    engine, computed = results["engine"], results["computed"]
+    fill(Path(sys.argv[2]), "figures", page(engine, computed))
+    sides = {
+        f"on the engine, {engine['requests']} requests": engine,
+        f"computed, {computed['requests']} requests": computed,
+    }
+    picture(sides, Path(sys.argv[3]))
 
 
 if __name__ == "__main__":
