@@ -1,7 +1,7 @@
 """The tables and the picture of docs/results/after-cold.md: `... .page results.json page.md picture.png`.
 
-Run with `python -m tests.benchmarks.after_cold.page`; fills the section `figures` of the page.  The JSON has what
-`measure.py` wrote under `engine`, what `offline.py` wrote under `computed`.
+Run with `python -m tests.benchmarks.after_cold.page`; fills the section `figures` of the page.  The JSON has
+what `measure.py` (or the GPU plan) wrote under `engine`, what `offline.py` wrote, if it ran, under `computed`.
 """
 
 from __future__ import annotations
@@ -53,15 +53,17 @@ def with_error(value: float | None, error: float | None, digits: int = 2) -> str
     return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
 
 
-def page(engine: dict[str, Any], computed: dict[str, Any]) -> Iterator[str]:
+def page(engine: dict[str, Any], computed: dict[str, Any] | None) -> Iterator[str]:
     """The section, line by line."""
     yield from INTRODUCTION
     yield "### On the engine\n"
     yield from arms(engine)
+    if computed is None:
+        return
     yield "### Computed\n"
-    yield "The same for more requests, in PyTorch with the same weights (`offline.py`). Of the engine's own steps"
+    yield "The same for more requests, in PyTorch with the same weights (`offline.py`). Of the engine's own"
     for name, found in computed["against_engine"].items():
-        yield f"in {name}, {found['the_same']} of {found['steps']} accepted as many drafts as computed."
+        yield f"steps in {name}, {found['the_same']} of {found['steps']} accepted as many drafts as computed."
     yield ""
     yield from arms(computed)
 
@@ -96,8 +98,8 @@ def row(entry: dict[str, Any]) -> list[str | None]:
 
 def picture(sides: dict[str, dict[str, Any]], path: Path) -> None:
     """Tokens per step beside the same text without a spell, by age: a panel for each way to know it."""
-    figure, axes = plt.subplots(1, len(sides), figsize=(10, 3.8), sharey=True)
-    for axis, (title, results) in zip(axes, sides.items(), strict=True):
+    figure, axes = plt.subplots(1, len(sides), figsize=(5 * len(sides), 3.8), sharey=True, squeeze=False)
+    for axis, (title, results) in zip(axes[0], sides.items(), strict=True):
         for i, (arm, found) in enumerate(results["arms"].items()):
             bins = [entry for entry in found["bins"][:-1] if entry["tokens_ratio"] is not None]
             places = [n + (i - 2) * 0.06 for n in range(len(bins))]
@@ -111,8 +113,8 @@ def picture(sides: dict[str, dict[str, Any]], path: Path) -> None:
         axis.set_xticks(range(len(ages)), ages)
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.25)
-    axes[0].set_ylabel("tokens a step / without the spell")
-    axes[0].legend(fontsize=9, loc="lower right")
+    axes[0][0].set_ylabel("tokens a step / without the spell")
+    axes[0][0].legend(fontsize=9, loc="lower right")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
@@ -120,12 +122,11 @@ def picture(sides: dict[str, dict[str, Any]], path: Path) -> None:
 def main() -> None:
     """Fill the page, draw the picture."""
     results = json.loads(Path(sys.argv[1]).read_text())
-    engine, computed = results["engine"], results["computed"]
+    engine, computed = results["engine"], results.get("computed")
     fill(Path(sys.argv[2]), "figures", page(engine, computed))
-    sides = {
-        f"on the engine, {engine['requests']} requests": engine,
-        f"computed, {computed['requests']} requests": computed,
-    }
+    sides = {f"on the engine, {engine['requests']} requests": engine}
+    if computed is not None:
+        sides[f"computed, {computed['requests']} requests"] = computed
     picture(sides, Path(sys.argv[3]))
 
 
