@@ -1,7 +1,8 @@
 """The tables and the picture of docs/results/after-cold.md: `... .page results.json page.md picture.png`.
 
 Run with `python -m tests.benchmarks.after_cold.page`; fills the section `figures` of the page.  The JSON has
-what `measure.py` (or the GPU plan) wrote under `engine`, what `offline.py` wrote, if it ran, under `computed`.
+what `measure.py` (or the GPU plan) wrote under `engine`, and what `offline.py` wrote, if it ran, under
+`computed`.
 """
 
 from __future__ import annotations
