@@ -5,18 +5,25 @@
     warm-32     the control: the draft's cache is kept in step, so nothing may differ
     frozen-32   off and `frozen` from the prompt on, then depth 3
 
+Every request has to write what stands after its prompt in a file that the pair never saw: a grammar allows
+nothing else.  A draft is accepted when it says the next byte, so acceptance is that of sampling from text as
+it is, which a CPU engine cannot do by itself (it verifies greedily); left alone, a model this small soon
+repeats itself, and repetition is easy to draft.
+
 The spell is a probe of the plan that is in force, so it has its length in decode steps exactly.  Pure, but
-for the log that `steps_of` reads.
+for the files and the log that are read.
 """
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.after_cold import accept_log
 from tests.benchmarks.after_cold.by_age import DEPTH, Step, compare
+from tests.benchmarks.after_cold.source_text import decode, prompts, read_files
 
 PROMPT, OUTPUT = 64, 256
 BATCH = 16
@@ -53,12 +60,24 @@ def batch_of(start: int, arm: str) -> list[int]:
     return random.Random(f"{start} {arm}").sample(range(start, start + BATCH), BATCH)
 
 
-def request(arm: str, numbers: list[int], tokens: list[list[int]]) -> dict[str, Any]:
-    """The body for one batch of greedy requests, which begin together."""
+def texts(count: int, seed: int) -> list[list[int]]:
+    """Stretches of held-out files: a prompt, what is to be written after it, and what a last chain needs."""
+    files = [text for text in read_files(held_out=True) if text.isascii()]
+    return prompts(files, count, PROMPT + OUTPUT + DEPTH + 1, seed)
+
+
+def grammar(tokens: list[int]) -> str:
+    """The grammar of one text alone."""
+    return "root ::= " + json.dumps(decode(tokens).decode())
+
+
+def request(arm: str, numbers: list[int], asked: list[list[int]]) -> dict[str, Any]:
+    """The body for one batch of requests, which begin together and have to write what their files say."""
+    base = {"max_new_tokens": OUTPUT, "temperature": 0, "ignore_eos": True}
     return {
         "rid": [f"{arm}.{n}" for n in numbers],
-        "input_ids": [tokens[n] for n in numbers],
-        "sampling_params": {"max_new_tokens": OUTPUT, "temperature": 0, "ignore_eos": True},
+        "input_ids": [asked[n][:PROMPT] for n in numbers],
+        "sampling_params": [{**base, "ebnf": grammar(asked[n][PROMPT:])} for n in numbers],
         "stream": False,
     }
 
@@ -70,15 +89,6 @@ def steps_of(folder: Path) -> dict[str, dict[str, list[Step]]]:
         arm, _, number = rid.rpartition(".")
         found.setdefault(arm, {})[number] = [Step(*step) for step in steps]
     return found
-
-
-def distinct_share(answers: list[list[int]], length: int = 16) -> float:
-    """Of all stretches of `length` tokens of an answer, how many differ: 1 where nothing repeats."""
-    shares = []
-    for answer in answers:
-        stretches = [tuple(answer[i : i + length]) for i in range(len(answer) - length + 1)]
-        shares.append(len(set(stretches)) / len(stretches))
-    return sum(shares) / len(shares)
 
 
 def common_length(one: list[int], other: list[int]) -> int:
@@ -97,6 +107,5 @@ def results(answers: dict[str, dict[int, Any]], steps: dict[str, dict[str, list[
             arms[arm] = {"equal_answers": equal, **compare(steps[arm], steps["on"], same)}
     return {
         "requests": len(reference),
-        "distinct_16_token_stretches": distinct_share(list(reference.values())),
         "arms": arms,
     }

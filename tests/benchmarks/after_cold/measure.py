@@ -1,8 +1,8 @@
 """What requests draft after a cold spell: `python -m tests.benchmarks.after_cold.measure OUT.json`.
 
 The real engine on CPU (overlap scheduler, float32) with a trained pair (`train_pair.py`; `--models` names one
-that was trained before), greedy requests after prompts from files that it never saw.  Every arm (`arms.py`)
-sends the same prompts, batch by batch.
+that was trained before), requests for text of files that it never saw.  Every arm (`arms.py`) sends the
+same ones, batch by batch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from tests.benchmarks.after_cold.arms import (
     request,
     results,
     steps_of,
+    texts,
 )
-from tests.benchmarks.after_cold.source_text import prompts, read_files
 from tests.engine.environment import SGLANG, engine_python
 from tests.engine.server import Server, write_entry_point
 from tests.engine.test_governing import put, state_of
 
+SEED = 7
 HERE = Path(__file__).resolve().parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """A model this small gives more threads nothing to do but to wait for each other."""
@@ -59,7 +60,7 @@ async def acknowledged(client: httpx.AsyncClient, row: tuple[Any, ...], probe: d
 
 
 async def send(client: httpx.AsyncClient, arm: str, numbers: list[int], tokens: list[list[int]]) -> list[Any]:
-    """The greedy answers to one batch of prompts, which all begin together."""
+    """The answers to one batch."""
     answer = await client.post("/generate", json=request(arm, numbers, tokens))
     return [one["output_ids"] for one in answer.raise_for_status().json()]
 
@@ -101,8 +102,9 @@ def trained(python: Path, models: Path | None, folder: Path) -> Path:
 def flags() -> list[str]:
     """A pool that every arm wraps around, and no prefix cache: an arm must not find another's drafts."""
     return [
-        "--dtype", "float32", "--disable-radix-cache", "--max-running-requests", str(BATCH),
-        "--max-total-tokens", str(BATCH * (PROMPT + OUTPUT + 128)), "--context-length", "1024",
+        "--dtype", "float32", "--disable-radix-cache", "--grammar-backend", "xgrammar",
+        "--max-running-requests", str(BATCH), "--context-length", "1024",
+        "--max-total-tokens", str(BATCH * (PROMPT + OUTPUT + 128)),
     ]  # fmt: skip
 
 
@@ -123,8 +125,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600, help="no batch begins later")
     parser.add_argument("--work", type=Path, help="keep the server's logs and the models here")
     given = parser.parse_args()
-    python, held_out = engine_python(print), read_files(held_out=True)
-    tokens = prompts(held_out, given.requests + 2 * BATCH, PROMPT, seed=7)
+    python, tokens = engine_python(print), texts(given.requests + 2 * BATCH, SEED)
     with tempfile.TemporaryDirectory() as name:
         folder = (given.work or Path(name)).resolve()
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """offline.py PAIR OUT.json [--requests N] [--engine WORK]: the same arms in plain PyTorch, for more requests.
 
-The engine on CPU is slow, so it sees few requests.  What it drafts at a place depends on the text up to there
-and on the draft's cache alone, so with the weights at hand it can be computed for a whole text at once: the
+The engine on CPU is slow, so it sees few requests.  What is drafted at a place depends on the text up to
+there and on the draft's cache alone: with the weights at hand it can be computed for a whole text at once.  The
 entries of a spell are replaced by another request's from elsewhere, which is what a slot of the pool holds
 that nobody wrote.  Requests then step through their text as they would in the engine.  One thing is taken
 over: of the first step after a rise, whose drafts were left from before the spell, none is accepted.
@@ -22,12 +22,13 @@ from transformers import LlamaForCausalLM
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent.parent)]
 from eagle3_draft import Draft  # noqa: E402 - the path comes first
-from source_text import prompts, read_files  # noqa: E402
-from train_pair import own_text, seen_by_draft  # noqa: E402
+from train_pair import seen_by_draft  # noqa: E402
 
-from tests.benchmarks.after_cold.arms import BATCH, BEFORE, OUTPUT, PROMPT, steps_of  # noqa: E402
+from tests.benchmarks.after_cold.arms import BATCH, BEFORE, OUTPUT, PROMPT, steps_of, texts  # noqa: E402
 from tests.benchmarks.after_cold.by_age import DEPTH, Step, compare  # noqa: E402
 
+SEED = 7
+"""Of the engine's requests, as in `measure.py`."""
 SPELLS = {"cold-8": 8, "cold-32": 32, "cold-128": 128, "frozen-32": 32}
 ELSEWHERE = 97
 """How far away in the other request's text the entries come from that a hole is filled with."""
@@ -95,16 +96,14 @@ def arm(name, target, draft, tokens, clean):
 
 def against_engine(target, draft, folder):
     """Of the steps that the engine made with a whole cache, how many accept as many drafts here."""
-    answers, steps, found = json.loads((folder / "answers.json").read_text()), steps_of(folder), {}
-    asked = prompts(read_files(held_out=True), len(steps["on"]) + 2 * BATCH, PROMPT, seed=7)
+    steps, found = steps_of(folder), {}
+    rows = torch.tensor(texts(len(steps["on"]) + 2 * BATCH, SEED)[2 * BATCH :])
+    known = accepted_at(target, draft, rows).tolist()
     for name in ("on", "warm-32"):
-        numbers = sorted(answers[name], key=int)
-        rows = torch.tensor([asked[2 * BATCH + int(n)] + answers[name][n] for n in numbers])
-        known = accepted_at(target, draft, rows).tolist()
         pairs = [
-            (known[i][step.before], step.accepted)
-            for i, n in enumerate(numbers)
-            for step in steps[name][n]
+            (known[int(number)][step.before], step.accepted)
+            for number, of_request in steps[name].items()
+            for step in of_request
             if step.depth == DEPTH and step.before < PROMPT + OUTPUT - DEPTH
         ]
         found[name] = {"steps": len(pairs), "the_same": sum(a == b for a, b in pairs)}
@@ -118,11 +117,9 @@ def main():
     parser.add_argument("--requests", type=int, default=192)
     parser.add_argument("--engine", type=Path)
     given = parser.parse_args()
-    given.device, given.context = "cpu", PROMPT + OUTPUT
     torch.set_num_threads(1)
     target, draft = load(given.pair)
-    asked = prompts(read_files(held_out=True), given.requests, PROMPT, seed=8)
-    tokens = own_text(given, target, asked)
+    tokens = torch.tensor(texts(given.requests, SEED + 1))
     clean = accepted_at(target, draft, tokens).tolist()
     without = {str(i): walk(row, PROMPT)[0] for i, row in enumerate(clean)}
     ends = dict.fromkeys(without, PROMPT + OUTPUT)

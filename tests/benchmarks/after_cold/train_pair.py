@@ -19,14 +19,15 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.nn import functional
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "engine")]
 from eagle3_draft import Draft, captured_layers  # noqa: E402 - the path comes first
-from make_models import TINY, VOCABULARY, config, write_tokenizer  # noqa: E402
-from source_text import encode, prompts, read_files  # noqa: E402
+from make_models import TINY, VOCABULARY, config  # noqa: E402
+from source_text import FIRST_BYTE, encode, prompts, read_files  # noqa: E402
 
 DRAFTS = 3
 """Steps of a chain in training, the depth that is measured."""
@@ -186,6 +187,25 @@ def agreement(target, draft, tokens, first=0):
         found.append((hit & alive).sum().item() / max(1, alive.sum().item()))
         alive = alive & hit
     return found
+
+
+def byte_names():
+    """A character for every byte, as byte-level tokenizers have them: itself, or one past 255."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+def write_tokenizer(folder):
+    """Tokens are bytes, as in `source_text`; a grammar's text needs to know."""
+    vocabulary = {"<s>": 0, "</s>": 1, "<pad>": 2} | {
+        name: FIRST_BYTE + byte for byte, name in enumerate(byte_names())
+    }
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
 
 
 def write_target(folder, model):
