@@ -1,10 +1,10 @@
 """offline.py PAIR OUT.json [--requests N] [--engine WORK]: the same arms in plain PyTorch, for more requests.
 
 The engine on CPU is slow, so it sees few requests.  What is drafted at a place depends on the text up to
-there and on the draft's cache alone: with the weights at hand it can be computed for a whole text at once.  The
-entries of a spell are replaced by another request's from elsewhere, which is what a slot of the pool holds
-that nobody wrote.  Requests then step through their text as they would in the engine.  One thing is taken
-over: of the first step after a rise, whose drafts were left from before the spell, none is accepted.
+there and on the draft's cache alone: with the weights at hand it can be computed for a whole text at once.
+The entries of a spell are replaced by another request's from elsewhere, which is what a slot of the pool
+holds that nobody wrote.  Requests then step through their text as they would in the engine.  One thing is
+taken over: of the first step after a rise, whose drafts were left from before the spell, none is accepted.
 
 `--engine`: the folder that `measure.py --work` kept; says how many of the steps that the engine made there
 come out the same, in the arms whose cache is whole.  Runs inside the engine's own environment.
@@ -25,7 +25,7 @@ from eagle3_draft import Draft  # noqa: E402 - the path comes first
 from train_pair import seen_by_draft  # noqa: E402
 
 from tests.benchmarks.after_cold.arms import BATCH, BEFORE, OUTPUT, PROMPT, steps_of, texts  # noqa: E402
-from tests.benchmarks.after_cold.by_age import DEPTH, Step, compare  # noqa: E402
+from tests.benchmarks.after_cold.by_age import DEPTH, Step, compare, conditional, counts  # noqa: E402
 
 SEED = 7
 """Of the engine's requests, as in `measure.py`."""
@@ -94,6 +94,11 @@ def arm(name, target, draft, tokens, clean):
     }
 
 
+def mean_p(steps_of_requests):
+    """p1, p2, p3 over all steps."""
+    return conditional(sum(counts(steps) for steps in steps_of_requests)).round(4).tolist()
+
+
 def against_engine(target, draft, folder):
     """Of the steps that the engine made with a whole cache, how many accept as many drafts here."""
     steps, found = steps_of(folder), {}
@@ -126,6 +131,9 @@ def main():
     found = {"requests": given.requests, "arms": {}}
     if given.engine:
         found["against_engine"] = against_engine(target, draft, given.engine)
+    nothing = accepted_at(target, draft, tokens, torch.ones_like(tokens, dtype=torch.bool)).tolist()
+    found["p_with_no_entry_of_its_own"] = mean_p([walk(row, PROMPT)[0] for row in nothing])
+    found["p"] = mean_p(without.values())
     for name in SPELLS:
         found["arms"][name] = compare(arm(name, target, draft, tokens, clean), without, ends)
     given.out.write_text(json.dumps(found, indent=1))

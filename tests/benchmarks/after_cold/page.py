@@ -65,6 +65,9 @@ def page(engine: dict[str, Any], computed: dict[str, Any] | None) -> Iterator[st
     yield "The same for more requests, in PyTorch with the same weights (`offline.py`). Of the engine's own"
     for name, found in computed["against_engine"].items():
         yield f"steps in {name}, {found['the_same']} of {found['steps']} accepted as many drafts as computed."
+    yield "\np1 to p3 over all steps: " + ", ".join(map(str, computed["p"])) + ";"
+    without = ", ".join(map(str, computed["p_with_no_entry_of_its_own"]))
+    yield f"with a cache in which no entry at all is the request's own: {without}."
     yield ""
     yield from arms(computed)
 
