@@ -94,16 +94,20 @@ def same_roots(after: Sequence[Step], without: Sequence[Step], spell: Spell, end
     return len(equal), sum(equal)
 
 
+def share(part: Counts, whole: Counts) -> Counts:
+    """`part / whole`, not a number where there is nothing to divide by."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(whole == 0, np.nan, part / whole)
+
+
 def conditional(total: Counts) -> Counts:
     """p_j: of those of which j - 1 drafts were accepted, how many had the next accepted too."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return total[..., 1:] / total[..., :-1]
+    return share(total[..., 1:], total[..., :-1])
 
 
 def tokens_per_step(total: Counts) -> Counts:
     """Accepted drafts and the bonus token."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return 1.0 + total[..., 1:].sum(-1) / total[..., 0]
+    return 1.0 + share(total[..., 1:].sum(-1), total[..., 0])
 
 
 def factor(baseline: Sequence[float], tokens: float) -> float:
@@ -128,7 +132,10 @@ def summary(after: Counts, without: Counts, seed: int = 1) -> dict[str, Any]:
     draw = np.random.default_rng(seed).integers(len(after), size=(RESAMPLES, len(after)))
     drawn, drawn_without = after[draw].sum(1), without[draw].sum(1)
     total, total_without = after.sum(0), without.sum(0)
-    ratio = conditional(total) / conditional(total_without)
+    ratio, ratio_drawn = (
+        share(conditional(one), conditional(other))
+        for one, other in ((total, total_without), (drawn, drawn_without))
+    )
     tokens, tokens_without = float(tokens_per_step(total)), float(tokens_per_step(total_without))
     return {
         "steps": int(total[0]),
@@ -139,7 +146,7 @@ def summary(after: Counts, without: Counts, seed: int = 1) -> dict[str, Any]:
         "baseline_p": _known(conditional(total_without)),
         "baseline_p_error": _error(conditional(drawn_without)),
         "ratio": _known(ratio),
-        "ratio_error": _error(conditional(drawn) / conditional(drawn_without)),
+        "ratio_error": _error(ratio_drawn),
         "tokens_per_step": _known([tokens])[0],
         "baseline_tokens_per_step": _known([tokens_without])[0],
         "tokens_ratio": _known([tokens / tokens_without])[0],
