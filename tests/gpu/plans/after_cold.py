@@ -2,9 +2,8 @@
 
 A byte-level Llama of 8 layers and width 512 and its EAGLE3 draft learn the standard library's sources
 (`tests/benchmarks/after_cold`; TARGET_TOKENS=60000000 and DRAFT_TOKENS=25000000 of them; how long that takes
-on a GPU has not been tried).  Then REQUESTS=384 greedy requests in each arm, in batches, as on the CPU
-(`measure.py` there), but in bfloat16, so a request counts up to where its texts part.  Writes
-`after_cold.json` for its `page.py`.
+on a GPU has not been tried).  Then REQUESTS=384 requests in each arm, in batches, as `measure.py` there has
+them on the CPU, but in bfloat16.  Writes `after_cold.json`: the `engine` of what `page.py` there takes.
 """
 
 import asyncio
@@ -32,11 +31,12 @@ from tests.benchmarks.after_cold.arms import (  # noqa: E402 - the path comes fi
     request,
     results,
     steps_of,
+    texts,
 )
-from tests.benchmarks.after_cold.source_text import prompts, read_files  # noqa: E402
 
 REQUESTS = int(os.environ.get("REQUESTS", "384"))
 FILL = 2 * BATCH
+SEED = 7
 ROUND_S = 20.0
 LEARN = {
     "hidden": 512, "intermediate": 1408, "batch-tokens": 32768, "rate": 0.002, "own-rows": 1024,
@@ -97,7 +97,7 @@ async def learn(kit: Kit, folder: Path) -> None:
 
 async def measure(kit: Kit, server) -> dict[str, dict[int, list[int]]]:
     """{arm: {prompt's number: answer}}, batch by batch in every arm as long as there is time."""
-    tokens = prompts(read_files(held_out=True), REQUESTS + FILL, PROMPT, seed=7)
+    tokens = texts(REQUESTS + FILL, SEED)
     answers: dict[str, dict[int, list[int]]] = {arm: {} for arm in ARMS}
     await apply(server, ON)
     for start in range(0, FILL, BATCH):
