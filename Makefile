@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-e2e test-engine compat-latest bench bench-regret bench-gpu soak soak-engine fuzz audit sbom lint format clean
+.PHONY: help setup demo test test-fast test-e2e test-engine image-check compat-latest bench bench-regret bench-gpu soak soak-engine fuzz audit sbom lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,7 +31,7 @@ lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/lint-imports
 
 test-fast: $(STAMP)  ## all tests that need neither the real SGLang nor programs of others
-	$(BIN)/pytest -q -n auto -m 'not engine and not e2e'
+	$(BIN)/pytest -q -n auto -m 'not engine and not e2e and not image'
 
 test-e2e: $(STAMP)  ## manifests, alerts, dashboards, status page: real kubectl, helm, Prometheus, Chromium
 	$(BIN)/python tests/e2e/tools.py
@@ -39,6 +39,10 @@ test-e2e: $(STAMP)  ## manifests, alerts, dashboards, status page: real kubectl,
 
 test-engine: $(STAMP)  ## the real SGLang on CPU (installs it once into its own cached environment)
 	$(BIN)/pytest -q -m engine
+
+image-check: $(STAMP)  ## build the container image, run it confined (podman; no registry; as root on Debian or Ubuntu)
+	@echo "base: Debian's Python 3.11, in place of python:3.12-slim-bookworm; installs podman, runc, mmdebstrap if missing"
+	$(BIN)/pytest -q -s -m image tests/e2e/test_image.py
 
 compat-latest: $(STAMP)  ## what the newest SGLang release on the index would break (a job for a schedule)
 	@$(BIN)/python -m tests.releases.latest

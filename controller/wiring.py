@@ -217,7 +217,7 @@ def make_otel(settings: Settings) -> OtelRecorder | None:
     try:
         from controller import otel  # noqa: PLC0415  an extra: absent in most installations
     except ImportError as error:
-        remedy = "pip install 'specgov[otel]', or leave it off"
+        remedy = "pip install 'specgov[otel]' (an image: build it with EXTRAS=[otel]), or leave it off"
         raise SettingsError(
             f"otel.enabled must be false without the OpenTelemetry SDK ({error}), got true: {remedy}"
         ) from None

@@ -23,19 +23,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from policies.drift import ChangeRate, Cusum, DriftParams
+from policies.drift import ChangeRate
+from policies.regimes import BRIEF_TICKS, LEAST_SHIFT, MAX_REGIMES, Counts, Regimes, Tick
 from policies.soundness import MAX_DEPTH, finite
 from policies.types import CellDelta
 
 Floats = npt.NDArray[np.float64]
 
 UNIFORM_VARIANCE = 1.0 / 12.0
+UNREST_TICKS, MAX_UNREST = 230.0, 64.0
+"""Half-life of the caution that brief regimes teach, and its bound."""
 FRESH_REQUEST_STEPS = 20.0
 
 
@@ -47,44 +50,14 @@ class AcceptanceParams:
     """Half-life in exposed request-steps: bounds the statistical error at low load."""
     memory_s: float = 30.0
     """Half-life in seconds: a full batch must not forget within a fraction of a second."""
-    recent_s: float = 1.0
-    """Half-life of the short memory that replaces the long one at a drift alarm."""
     prior_strength: float = 4.0
     """Weight of the prior of a position, in request-steps."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for memories that are not positive."""
-        for name in ("memory_request_steps", "memory_s", "recent_s", "prior_strength"):
+        for name in ("memory_request_steps", "memory_s", "prior_strength"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
-
-
-@dataclass(slots=True)
-class Counts:
-    """Exponentially forgotten counts per draft position (index 0 is draft 1)."""
-
-    hits: list[float] = field(default_factory=list)
-    exposed: list[float] = field(default_factory=list)
-
-    def grow(self, size: int) -> None:
-        """Make room for `size` positions."""
-        missing = size - len(self.hits)
-        self.hits.extend([0.0] * missing)
-        self.exposed.extend([0.0] * missing)
-
-    def add(
-        self, hits: Sequence[float], exposed: Sequence[float], dt_s: float, half: tuple[float, float]
-    ) -> None:
-        """Fade by the slower of the two half-lives (request-steps, seconds), then add."""
-        self.grow(len(hits))
-        half_steps, half_s = half
-        fade_s = 2.0 ** (-dt_s / half_s)
-        for j, (h, n) in enumerate(zip(hits, exposed, strict=True)):
-            if n <= 0 and half_steps:
-                continue
-            fade = max(fade_s, 2.0 ** (-n / half_steps)) if half_steps else fade_s
-            self.hits[j] = self.hits[j] * fade + h
-            self.exposed[j] = self.exposed[j] * fade + n
 
 
 def exposure(histograms: Iterable[Sequence[float]], depths: Iterable[int]) -> tuple[list[float], list[float]]:
@@ -105,18 +78,20 @@ def exposure(histograms: Iterable[Sequence[float]], depths: Iterable[int]) -> tu
 
 
 class Survival:
-    """The learned survival curve, with its errors, its drift alarm and the rate at which it drifts."""
+    """The learned survival curve, with its errors, its change points and the rate at which it changes."""
 
-    def __init__(self, params: AcceptanceParams | None = None, drift: DriftParams | None = None) -> None:
+    def __init__(self, params: AcceptanceParams | None = None) -> None:
         self.params = params or AcceptanceParams()
-        self.clean = Counts()
+        self.regimes = Regimes()
         self.cold = Counts()
         self.changes = ChangeRate()
         self.dispersion = 1.0
         self.alarms = 0
-        self._recent = Counts()
+        self.unrest = 1.0
+        """By how much less the counts of a tick are believed, for brief regimes were taken for changes."""
         self._since_s: list[float] = []
-        self._cusum = Cusum(drift or DriftParams())
+        self._unwatched_s = 0.0
+        self._known: tuple[int, Floats, Floats] | None = None
 
     def observe(self, cells: Iterable[CellDelta], dt_s: float) -> bool:
         """Learn from one tick of `dt_s` seconds; `True` when acceptance left what was learned."""
@@ -124,31 +99,78 @@ class Survival:
         depths = [cell.arm.depth for cell in drafting]
         hits, exposed = exposure([cell.accepted for cell in drafting], depths)
         self._since_s = [since + dt_s for since in self._since_s] + [0.0] * (len(hits) - len(self._since_s))
-        alarm = self._watch(hits, exposed, dt_s)
-        self._discount_unwatched(exposed)
-        p = self.params
-        self.clean.add(hits, exposed, dt_s, (p.memory_request_steps, p.memory_s))
-        self._recent.add(hits, exposed, dt_s, (0.0, p.recent_s))
-        if alarm:
-            self._restart()
+        self._unwatched_s += dt_s
+        alarm = bool(exposed) and exposed[0] >= 1 and self._watch(hits, exposed, dt_s)
         cold_hits, cold_exposed = exposure([cell.accepted_after_cold for cell in drafting], depths)
+        p = self.params
         self.cold.add(cold_hits, cold_exposed, dt_s, (p.memory_request_steps, 10 * p.memory_s))
+        self._known = None
         return alarm
+
+    def _watch(self, hits: Sequence[float], exposed: Sequence[float], dt_s: float) -> bool:
+        """Learn from a tick with drafts; `True`: a change."""
+        p = self.params
+        means = self._watch_dispersion(hits, exposed)
+        doubt = self.dispersion * self.unrest
+        scale = [
+            doubt + LEAST_SHIFT**2 * n / max(1e-3, m * (1 - m)) for m, n in zip(means, exposed, strict=True)
+        ]
+        tick = Tick(hits, exposed, scale, p.prior_strength, doubt)
+        changed = 1.0 - math.exp(-self.changes.per_s * self._unwatched_s)
+        ended = self.regimes.observe(tick, dt_s, (p.memory_request_steps, p.memory_s), changed)
+        brief = ended and self.regimes.lasted_ticks < BRIEF_TICKS
+        calmed = 1.0 + (self.unrest - 1.0) * 2.0 ** (-1.0 / UNREST_TICKS)
+        self.unrest = min(MAX_UNREST, 2.0 * self.unrest) if brief else calmed
+        alarm = ended and not brief
+        self.changes.watch(self._unwatched_s)
+        self._unwatched_s = 0.0
+        for j, n in enumerate(exposed):
+            self._since_s[j] *= 0.5 ** (n / FRESH_REQUEST_STEPS)
+        if alarm:
+            self.alarms += 1
+            self.changes.alarm()
+        return alarm
+
+    def _watch_dispersion(self, hits: Sequence[float], exposed: Sequence[float]) -> list[float]:
+        """Learn how much more than coin tosses the counts of a tick scatter; returns the p expected."""
+        means, variances = (x.tolist() for x in self.conditional(len(hits)))
+        known = [j for j in range(len(hits)) if self.exposed(j + 1) > FRESH_REQUEST_STEPS]
+        if known:
+            surprise = sum(hits[j] - means[j] * exposed[j] for j in known)
+            tossing = sum(means[j] * (1 - means[j]) * exposed[j] for j in known) + 0.25
+            learning = sum(exposed[j] ** 2 * variances[j] for j in known)
+            squared = min(25.0, surprise**2 / (tossing + learning / self.dispersion))
+            self.dispersion = max(1.0, self.dispersion + 0.02 * (squared - self.dispersion))
+        return list(means)
 
     def conditional(self, positions: int) -> tuple[Floats, Floats]:
         """Means and variances of p_1..p_positions, the errors widened by what may have changed since."""
-        means, variances = np.empty(positions), np.empty(positions)
+        if self._known is None or self._known[0] < positions:
+            self._known = (positions, *self._mixed(positions))
+        return self._known[1][:positions], self._known[2][:positions]
+
+    def _mixed(self, positions: int) -> tuple[Floats, Floats]:
+        """The mixture of all runs: its mean, and its variance with that between runs."""
+        weights = np.array([run.weight for run in self.regimes.runs])
+        weights /= weights.sum()
+        each = np.array([self._posterior(run.counts, positions) for run in self.regimes.runs])
+        means = weights @ each[:, 0]
+        variances = weights @ (each[:, 1] + (each[:, 0] - means) ** 2)
+        changed = 1.0 - np.exp(-self.changes.per_s * np.array([self._age_s(j) for j in range(positions)]))
+        return means, (1 - changed) * variances + changed * UNIFORM_VARIANCE
+
+    def _posterior(self, counts: Counts, positions: int) -> tuple[list[float], list[float]]:
+        """Means and variances under one run."""
+        means, spreads = [], []
         prior, strength = 0.5, self.params.prior_strength
         for j in range(positions):
-            h, n = self._at(j)
+            known = j < len(counts.hits)
+            h, n = (counts.hits[j], counts.exposed[j]) if known else (0.0, 0.0)
             n_eff = n / self.dispersion
-            mean = (h / self.dispersion + prior * strength) / (n_eff + strength)
-            spread = mean * (1 - mean) / (n_eff + strength + 1)
-            changed = 1.0 - math.exp(-self.changes.per_s * self._age_s(j))
-            means[j] = mean
-            variances[j] = (1 - changed) * spread + changed * UNIFORM_VARIANCE
-            prior = mean
-        return means, variances
+            prior = (h / self.dispersion + prior * strength) / (n_eff + strength)
+            means.append(prior)
+            spreads.append(prior * (1 - prior) / (n_eff + strength + 1))
+        return means, spreads
 
     def after_cold(self, positions: int) -> Floats:
         """p_1..p_positions for requests that lived through a cold step; until seen: nothing accepted."""
@@ -162,56 +184,18 @@ class Survival:
         return 1.0 - math.exp(-self.changes.per_s * self._age_s(0))
 
     def exposed(self, position: int) -> float:
-        """Remembered request-steps that were exposed to draft `position` (1 is the first)."""
-        return self._at(position - 1)[1]
-
-    def _at(self, j: int) -> tuple[float, float]:
-        return (self.clean.hits[j], self.clean.exposed[j]) if j < len(self.clean.hits) else (0.0, 0.0)
+        """Remembered request-steps since the latest change, exposed to draft `position` (1: the first)."""
+        known = self.regimes.settled.exposed
+        return known[position - 1] if position <= len(known) else 0.0
 
     def _age_s(self, j: int) -> float:
         return self._since_s[j] if j < len(self._since_s) else 0.0
 
-    def _discount_unwatched(self, exposed: Sequence[float]) -> None:
-        """Weigh what is remembered by its present error before new counts join it.
-
-        What was seen long ago may have changed unseen; a few fresh counts must then outweigh it.
-        """
-        means, variances = (x.tolist() for x in self.conditional(len(exposed)))
-        for j in range(min(len(exposed), len(self.clean.hits))):
-            if exposed[j] <= 0:
-                continue
-            worth = self.dispersion * means[j] * (1 - means[j]) / variances[j]
-            keep = min(1.0, worth / max(1.0, self.clean.exposed[j]))
-            self.clean.hits[j] *= keep
-            self.clean.exposed[j] *= keep
-            self._since_s[j] *= 0.5 ** (exposed[j] / FRESH_REQUEST_STEPS)
-
-    def _watch(self, hits: Sequence[float], exposed: Sequence[float], dt_s: float) -> bool:
-        if not exposed or exposed[0] < 1:
-            return False
-        self.changes.watch(dt_s)
-        known = [j for j in range(len(hits)) if self._at(j)[1] > FRESH_REQUEST_STEPS]
-        if not known:
-            return False
-        means, variances = (x.tolist() for x in self.conditional(len(hits)))
-        surprise = sum(hits[j] - means[j] * exposed[j] for j in known)
-        tossing = sum(means[j] * (1 - means[j]) * exposed[j] for j in known) + 0.25
-        learning = sum(exposed[j] ** 2 * variances[j] for j in known)
-        alarm = self._cusum.update(surprise / math.sqrt(self.dispersion * tossing + learning))
-        squared = min(25.0, surprise**2 / (tossing + learning / self.dispersion))
-        self.dispersion = max(1.0, self.dispersion + 0.02 * (squared - self.dispersion))
-        return alarm
-
-    def _restart(self) -> None:
-        """The long memory is wrong: go on with the short one; what it did not see starts afresh."""
-        self.alarms += 1
-        self.changes.alarm()
-        self.clean = Counts(list(self._recent.hits), list(self._recent.exposed))
-
     def export_state(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
-            "hits": list(self.clean.hits), "exposed": list(self.clean.exposed),
+            "hits": list(self.regimes.settled.hits), "exposed": list(self.regimes.settled.exposed),
+            "past": [{"hits": list(c.hits), "exposed": list(c.exposed)} for c in self.regimes.past],
             "cold_hits": list(self.cold.hits), "cold_exposed": list(self.cold.exposed),
             "dispersion": self.dispersion,
             "alarms": self.changes.alarms, "watched_s": self.changes.watched_s,
@@ -221,13 +205,22 @@ class Survival:
         """Raises `ValueError` naming the field."""
         clean = read_counts(state, "hits", "exposed")
         cold = read_counts(state, "cold_hits", "cold_exposed")
+        past = [read_counts(known, "hits", "exposed") for known in _read_past(state)]
         scalars = [read_number(state, name, low) for name, low in _SCALARS]
-        self.clean, self.cold = clean, cold
+        self.regimes.restore(clean, past)
+        self.cold, self._known = cold, None
         self._since_s = [0.0] * len(clean.hits)
         self.dispersion, self.changes.alarms, self.changes.watched_s = scalars
 
 
 _SCALARS = (("dispersion", 1.0), ("alarms", 0.0), ("watched_s", 1.0))
+
+
+def _read_past(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    past = state.get("past")
+    if not isinstance(past, list) or len(past) > MAX_REGIMES or not all(isinstance(c, Mapping) for c in past):
+        raise ValueError(f"past must be a list of at most {MAX_REGIMES} objects, got {past!r:.80}")
+    return past
 
 
 def read_number(state: Mapping[str, Any], name: str, low: float = 0.0) -> float:

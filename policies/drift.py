@@ -1,4 +1,4 @@
-"""Has what was learned stopped being true?  A two-sided CUSUM over a long baseline.
+"""Have step times left what was learned?  A two-sided CUSUM over a long baseline; and how often changes come.
 
 Each tick hands in one residual in standard deviations (what was seen minus what the long-run
 estimate predicted).  The sums

@@ -41,7 +41,7 @@ from policies.types import (
     Schedule,
 )
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 MAX_ARMS = 64
 CLEAN_SHARE_PRIOR = 0.2
 """Share of requests in a probe from cold whose draft cache is in step, until measured."""
@@ -88,9 +88,7 @@ class Goodput:
 
     def __init__(self, params: GoodputParams | None = None) -> None:
         self.params = p = params or GoodputParams()
-        self.models = Models(
-            Survival(p.acceptance, p.drift), StepCost(p.step_cost, p.drift), ColdLedger(), Load()
-        )
+        self.models = Models(Survival(p.acceptance), StepCost(p.step_cost, p.drift), ColdLedger(), Load())
         self.prober = Prober(p.probe)
         self.outlook: Outlook | None = None
         self._current: Schedule | None = None
@@ -149,7 +147,7 @@ class Goodput:
         pending, decode_s = self.prober.pending, sum(seconds)
         busy_s = self._tick_s if cells else 0.0
         if pending is None:
-            self.prober.account(0.0, decode_s)
+            self.prober.account(0.0, decode_s, self._tick_s)
             self._ran = Ran(0.0, 0.0, busy_s)
             return
         probe = pending.probe
@@ -161,7 +159,8 @@ class Goodput:
         seen = sum(n for n, _, _ in mine)
         told = finite(observation.probe_steps)
         steps = seen if told is None else min(told, seen)
-        self.prober.account(sum(s for _, s, _ in mine) * steps / seen if seen else 0.0, decode_s)
+        probe_s = sum(s for _, s, _ in mine) * steps / seen if seen else 0.0
+        self.prober.account(probe_s, decode_s, self._tick_s)
         self._ran = Ran(steps, sum(n for _, _, n in mine), busy_s)
 
     def _follow_probe(self, chosen: Indices) -> None:
@@ -236,13 +235,19 @@ class Goodput:
         cold = outlook.arms[int(chosen[size_index(batch)])].gear in (Gear.COLD, Gear.FROZEN)
         clean = (self._clean_share if cold else 1.0, self._clean_steps)
         hurdle = (self.params.min_gain, self.params.confidence)
-        horizon_s = min(self.params.probe.horizon_s, 1.0 / self.models.survival.changes.per_s)
         waiting = bool(finite(observation.queue_reqs))
+        horizons_s = self._horizons_s()
         view = prospect(
-            self.models, outlook, chosen, batch, clean, horizon_s=horizon_s, hurdle=hurdle, waiting=waiting
+            self.models, outlook, chosen, batch, clean, horizons_s=horizons_s, hurdle=hurdle, waiting=waiting
         )
         bucket = load.current_bucket
         return self.prober.propose(view, self._clock_s, bucket_index(batch) if bucket is None else bucket)
+
+    def _horizons_s(self) -> tuple[float, float]:
+        """For how long what a probe finds of acceptance, and of step times, will be of use."""
+        survival, longest_s = self.models.survival, self.params.probe.horizon_s
+        acceptance_s = min(longest_s, 1.0 / survival.changes.per_s)
+        return acceptance_s, max(acceptance_s, longest_s / (1 + len(survival.regimes.past)))
 
     def _batch(self, cells: Sequence[CellDelta]) -> float | None:
         """Mean batch size of the latest tick; `None` when nothing was decoded."""

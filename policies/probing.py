@@ -10,9 +10,11 @@ to change is
 
     EI = E[X; X > h],  X ~ N(delta, s^2),  h = min_gain + confidence * (error that will be left)
 
-relative to the present rate.  A burst of n steps is worth  horizon * sum_g share(g) * nearness(g) * EI(g)
+relative to the present rate.  A burst of n steps is worth  sum_g horizon * share(g) * nearness(g) * EI(g)
 seconds and costs  n * T * (1 - exp(delta))  and two switches.  v has two parts: the step time of the arm
-given that of the arm in force, and the acceptance of positions that the arm in force does not show.
+given that of the arm in force, and the acceptance of positions that the arm in force does not show.  What is
+found of the second is of use until acceptance changes; what is found of the first, for longer: it is of use
+again each time that this acceptance comes back.
 The variance of acceptance that was not seen for a while grows with the learned rate of change
 (`acceptance.py`), so an arm becomes worth another look by itself, sooner where the world changes often.
 
@@ -71,7 +73,8 @@ class ProbeParams:
     looks_per_change: float = 30.0
     """A rest is never longer than the mean time between drift alarms over this, > 0."""
     horizon_s: float = 1800.0
-    """How long a finding is expected to stay of use, > 0; less when acceptance changes more often."""
+    """How long a finding is expected to stay of use, > 0.  One about acceptance: less where that changes more
+    often.  One about step times: shared among the regimes of acceptance that were met."""
     patience_s: float = 2.0
     """A probe whose batch sizes do not come up for so long, while others do, is dropped, > 0."""
 
@@ -119,7 +122,9 @@ class Prospect:
     aftermath_share: Floats
     """Share of decode time that an arm in force would cost in the same way, by arm."""
     horizon_s: float
-    """Decode seconds that a finding will be of use."""
+    """Decode seconds that a finding about acceptance will be of use: until it changes."""
+    cost_horizon_s: float
+    """The same about step times, which do not change with acceptance."""
     first: npt.NDArray[np.bool_]
     """Arms that come before all others, whatever their value: off, where it was never timed nearby."""
     share: Floats
@@ -177,6 +182,7 @@ class Prober:
         self.pending: Pending | None = None
         self.spent_s = 0.0
         self.decode_s = 0.0
+        self.elapsed_s = 0.0
         self.probes = 0
         self._rests: dict[tuple[int, Arm], Rest] = {}
         self._last: Probe | None = None
@@ -185,10 +191,11 @@ class Prober:
         """The world changed: all rests end."""
         self._rests.clear()
 
-    def account(self, probe_s: float, decode_s: float) -> None:
-        """`probe_s` of `decode_s` seconds of decoding were probes."""
+    def account(self, probe_s: float, decode_s: float, elapsed_s: float) -> None:
+        """`probe_s` of `decode_s` seconds of decoding were probes, in `elapsed_s` seconds."""
         self.spent_s += probe_s
         self.decode_s += decode_s
+        self.elapsed_s += elapsed_s
 
     def progress(self, ran: Ran, now_s: float, arm_now: Arm | None, cap_s: float) -> None:
         """See whether the pending probe is through, after a tick; `cap_s` bounds the rest.
@@ -260,8 +267,12 @@ class Prober:
         return probe
 
     def _purse_s(self, activity: float) -> float:
-        """Seconds that all probes up to now may take together."""
+        """Seconds that all probes up to now may take together.
+
+        A burst after a quiet hour does not lend for an hour of bursts: it is lent on the activity so far.
+        """
         p = self.params
+        activity = min(activity, self.decode_s / max(1e-9, self.elapsed_s))
         return p.share * self.decode_s + (p.loan_share * p.loan_s * activity if p.share > 0 else 0.0)
 
     def _price(self, prospect: Prospect, purse_s: float) -> float:
@@ -269,9 +280,12 @@ class Prober:
 
         The threshold of the online knapsack problem (Chakrabarty, Zhou & Lukose, WWW 2008), U^z / e with z
         the share of the purse that is spent and U the most that a second of probing can bring.  So what is
-        worth little does not use up what a better occasion will need.
+        worth little does not use up what a better occasion will need.  The purse is that of the whole
+        horizon: what will be granted until a finding is of no more use will be there for later occasions.
         """
-        most = max(math.e, prospect.horizon_s / (min(self.params.bursts) * float(prospect.step_s.min())))
+        horizon_s = prospect.cost_horizon_s
+        most = max(math.e, horizon_s / (min(self.params.bursts) * float(prospect.step_s.min())))
+        purse_s += self.params.share * horizon_s
         spent = min(1.0, self.spent_s / purse_s) if purse_s > 0 else 1.0
         return float(most**spent / math.e)
 
@@ -290,6 +304,7 @@ class Prober:
         moved = open_variance * prospect.tie * open_here / (open_here + timed)
         learned = prospect.p_variance**2 / (prospect.p_variance + prospect.p_noise / n)
         squared = prospect.gradient**2
+        of_cost = moved
         moved = moved + np.einsum("gaj,aj,j->ga", prospect.hidden, squared, learned)
         before = prospect.cost_variance + np.einsum(
             "gaj,aj,j->ga", prospect.hidden, squared, prospect.p_variance
@@ -297,11 +312,13 @@ class Prober:
         left = np.sqrt(np.maximum(0.0, before - moved))
         hurdle = prospect.min_gain + prospect.confidence * left
         gain = gain_above(prospect.delta, np.sqrt(np.maximum(moved, 1e-12)), hurdle)
-        gained = np.maximum(0.0, prospect.share @ gain - prospect.aftermath_share)
+        lasting = prospect.cost_horizon_s - prospect.horizon_s
+        horizon_s = prospect.horizon_s + lasting * of_cost / np.maximum(moved, 1e-12)
+        gained_s = prospect.share @ (horizon_s * gain) - prospect.cost_horizon_s * prospect.aftermath_share
         delta = prospect.delta[prospect.here]
         lost = n * prospect.step_s * np.maximum(0.02, 1.0 - np.exp(np.minimum(0.0, delta)))
         lost = lost + prospect.aftermath_s + prospect.step_s[prospect.chosen[prospect.here]]
-        return np.asarray(prospect.horizon_s * min(1.0, samples / SAMPLES) * gained - lost)
+        return np.asarray(min(1.0, samples / SAMPLES) * np.maximum(0.0, gained_s) - lost)
 
 
 def gain_above(delta: Floats, sd: Floats, hurdle: Floats) -> Floats:

@@ -24,7 +24,8 @@ measurements of x; the posterior (Rue & Held, "Gaussian Markov Random Fields", 2
 linear solve, and its covariance says how surely two arms differ, shared error cancelling.
 
 Context: attention reads all cached tokens each step, so seconds grow linearly in them; the slope
-(seconds per token) is learned per arm by ridge regression on deviations within a cell.
+(seconds per token) is learned by ridge regression on deviations within a cell: one for all arms that draft
+and one for off, from which a single arm may differ by half, as far as its own timings say so.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ DEPTH_SHARE, DEPTH_SD = 0.4, 0.15
 UPKEEP, UPKEEP_SD = 0.1, 0.1
 KERNEL, KERNEL_SD = 0.15, 0.55
 REACH_OCTAVES = 10.0
+SLOPE_SD = 0.5
+"""Relative deviation of an arm's context slope from that of all that take the same kernels (all that draft;
+the gears of off): they read the same cache."""
 ROUGH_CV2 = 0.1**2
 ANCHOR_S, ANCHOR_SD = 0.02, 4.0
 
@@ -94,10 +98,15 @@ class Cell:
     context: float = 0.0
     """Context tokens per request."""
     age_s: float = 0.0
+    """Since it was last timed."""
 
     def variance(self, p: StepCostParams) -> float:
         """Relative variance of the mean, with the floor and what may have changed since."""
-        return self.cv2 / self.weight + p.floor**2 + p.wander**2 * self.age_s / 600.0
+        return self.cv2 / self.weight + p.floor**2 + self.wandered(p)
+
+    def wandered(self, p: StepCostParams) -> float:
+        """The part of it that has come about since it was last timed."""
+        return p.wander**2 * self.age_s / 600.0
 
 
 @dataclass(slots=True)
@@ -393,15 +402,17 @@ class StepCost:
         return steps
 
     def context_slope(self, arm: Arm) -> float:
-        """Seconds per context token, >= 0; shrunk towards the slope of all arms together."""
-        everything = list(self.slopes.values())
-        prior = sum(s.prior() for s in everything)
+        """Seconds per context token, >= 0; shrunk towards that of all arms that take the same kernels."""
+        drafts = arm.depth > 0
+        mates = [s for a, s in self.slopes.items() if (a.depth > 0) == drafts] or list(self.slopes.values())
+        prior = sum(s.prior() for s in mates)
         if prior <= 0:
             return 0.0
-        pooled = sum(s.uy for s in everything) / (sum(s.uu for s in everything) + prior)
+        common = sum(s.uu for s in mates) + prior
+        pooled = sum(s.uy for s in mates) / common
         own = self.slopes.get(arm, Slope())
-        precision = own.uu + (own.prior() or prior)
-        return max(0.0, (own.uy + (own.prior() or prior) * pooled) / precision)
+        likeness = 1.0 / ((SLOPE_SD * pooled) ** 2 + 1.0 / common)
+        return max(0.0, (own.uy + likeness * pooled) / (own.uu + likeness))
 
     def _refresh_slopes(self) -> None:
         """Once a tick: every timed cell asks for its arm's slope."""
@@ -493,16 +504,18 @@ class StepCost:
         slope.scale += (now - slope.scale) * (0.05 if slope.scale else 1.0)
 
     def _blend(self, known: Cell, seen: Timing, mean_s: float, dt_s: float) -> None:
+        """Weigh what is remembered by its present error, against what was seen: a Kalman filter."""
         p = self.params
         fade = max(2.0 ** (-dt_s / p.memory_s), 2.0 ** (-seen.steps / p.memory_steps))
         old = known.weight * fade
+        old /= 1.0 + old * known.wandered(p) / max(1e-9, known.cv2)
         share = seen.steps / (old + seen.steps)
         known.mean_s += share * (mean_s - known.mean_s)
         known.cv2 += share * (min(seen.cv2, 1.0) - known.cv2)
         known.batch += share * (seen.batch - known.batch)
         known.context += share * (context_of(seen) - known.context)
         known.weight = old + seen.steps
-        known.age_s *= old / known.weight
+        known.age_s = 0.0
 
     def _restart(self, arm: Arm) -> None:
         """Keep the shape of what was learned, at the weight of a guess, so that news outweigh it."""

@@ -215,13 +215,14 @@ def prospect(
     batch: float,
     clean: tuple[float, float],
     *,
-    horizon_s: float,
+    horizons_s: tuple[float, float],
     hurdle: tuple[float, float],
     waiting: bool,
 ) -> Prospect:
     """The outlook as `probing.Prober` takes it, for a probe at the present batch size.
 
     `clean`: shares of requests with their draft cache in step, and of decode steps that get timed.
+    `horizons_s`: for how long what is found of acceptance, and of step times, will be of use.
     `hurdle`: log-goodput and standard errors that a change is asked for.  `waiting`: whether requests wait.
     """
     clean_share, clean_steps = clean
@@ -249,7 +250,8 @@ def prospect(
         clean_steps=clean_steps,
         aftermath_share=_aftermath_share(models, outlook.arms, outlook.arms[int(chosen[here])], here),
         aftermath_s=_aftermath_s(models, outlook.arms, outlook.arms[int(chosen[here])]),
-        horizon_s=horizon_s * models.load.activity,
+        horizon_s=horizons_s[0] * models.load.activity,
+        cost_horizon_s=horizons_s[1] * models.load.activity,
         first=_must_try(models, outlook, bucket, float(share.sum()), waiting=waiting),
         share=share,
         step_s=np.exp(outlook.field.at([batch])[0][0]),

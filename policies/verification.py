@@ -17,9 +17,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from policies.acceptance import Counts, exposure
+from policies.acceptance import exposure
 from policies.base import Policy
 from policies.guard import Guard
+from policies.regimes import Counts
 from policies.soundness import elapsed_s, sound_cells
 from policies.step_cost import KNOTS, bucket_index
 from policies.types import Action, Arm, CellDelta, Decision, Observation, Reason, Row, Schedule

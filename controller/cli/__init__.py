@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from controller.cli._exit import EPILOG, Commands
+from controller.cli._exit import EPILOG, Commands, Exit, end_when_told
 from sglang_hooks import __version__
 
 # The matrices of a policy are small.  More BLAS threads only spin, and in a container whose CPU limit is
@@ -65,4 +65,5 @@ def _root(*, version: Version = False) -> None:
 def main() -> None:
     """Entry point.  A command named as its module needs no other: the sidecar carries none in memory."""
     asked = sys.argv[1:2]
+    end_when_told(Exit.DONE if asked == ["run"] else Exit.TERMINATED)  # a sidecar not begun owes nothing
     make_app(asked if asked and asked[0] in _modules() else None)()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from enum import IntEnum
 from typing import Any, NoReturn
@@ -20,6 +22,7 @@ class Exit(IntEnum):
     USAGE = 2
     ATTENTION = 3
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 MEANING = {
@@ -28,6 +31,7 @@ MEANING = {
     Exit.USAGE: "wrong usage: an option, a setting or a file that breaks its rule; nothing was done",
     Exit.ATTENTION: "done, and the answer is no: preflight failed, or something needs attention",
     Exit.INTERRUPTED: "ended by Ctrl-C before it was done",
+    Exit.TERMINATED: "ended by SIGTERM before it was done",
 }
 EPILOG = "Exit codes: " + "; ".join(f"{code:d} {text}" for code, text in MEANING.items()) + "."
 
@@ -58,6 +62,16 @@ def code_of(error: SpecgovError) -> Exit:
     """Whether to blame what was typed and configured, or the world."""
     blamed = SettingsError | BadRequestError | KnowledgeFileError
     return Exit.USAGE if isinstance(error, blamed) else Exit.FAILED
+
+
+def end_when_told(code: Exit) -> None:
+    """Let SIGTERM end the first process of a container with `code`, what is open being closed.
+
+    There alone the signal has no default: the kernel drops it, and whoever stops the container waits
+    until its patience is over.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
 
 
 def attend() -> NoReturn:

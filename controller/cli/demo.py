@@ -27,6 +27,10 @@ def demo(
     ] = True,
     as_json: Json = False,
     keep: Annotated[bool, typer.Option("--keep", help="Go on until Ctrl-C, API and metrics up.")] = False,
+    engine_only: Annotated[
+        bool,
+        typer.Option("--engine-only", help="The engine under its load, until Ctrl-C: bring your sidecar."),
+    ] = False,
     engine_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
     api_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of arrivals, noise and acceptance.")] = 1,
@@ -42,6 +46,7 @@ def demo(
         rehearse=rehearse,
         as_json=as_json,
         keep=keep,
+        engine_only=engine_only,
         engine_port=engine_port,
         api_port=api_port,
         seed=seed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -27,9 +28,8 @@ def export_hooks(
     try:
         written = write(folder)
     except OSError as error:
-        raise BadRequestError(
-            f"FOLDER must be one that can be written, got {folder}: {error.strerror}"
-        ) from None
+        rule = f"FOLDER must be one that uid {os.getuid()} can write"
+        raise BadRequestError(f"{rule}, got {folder}: {error.strerror}: {error.filename}") from None
     if as_json:
         show_json({"pythonpath": str(folder.absolute()), "files": [str(path) for path in written]})
         return

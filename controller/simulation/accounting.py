@@ -32,8 +32,9 @@ import numpy as np
 import numpy.typing as npt
 
 from controller.simulation.acceptance import Acceptance, expected_tokens, survival
-from controller.simulation.arms import Arm, ArmCost
+from controller.simulation.arms import OFF_COLD, OFF_WARM, Arm, ArmCost
 from controller.simulation.engine import StepLog
+from controller.simulation.losses import Losses
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -58,6 +59,8 @@ class Totals:
     """Seconds that were spent in probe steps."""
     switches: int = 0
     """Changes of arm from one decode step to the next, probes included."""
+    losses: Losses = field(default_factory=Losses)
+    """`spent_s - oracle_s` by cause."""
 
     @property
     def probe_share(self) -> float | None:
@@ -94,9 +97,13 @@ class Accountant:
         self._acceptance = acceptance
         self._factor = after_cold_factor
         self._max_depth = max(depth for depth, _ in costs)
+        self._harmless = np.array([arm != OFF_COLD or OFF_WARM not in costs for arm in costs])
 
-    def account(self, log: StepLog, phase_s: float) -> None:
-        """Take the steps out of `log`; all must belong to the acceptance phase at `phase_s`."""
+    def account(self, log: StepLog, phase_s: float, *, late: bool = False) -> None:
+        """Take the steps out of `log`; all must belong to the acceptance phase at `phase_s`.
+
+        `late`: the acceptance has shifted and the schedule was not changed since.
+        """
         steps, log.steps = log.steps, []
         if not steps:
             return
@@ -113,7 +120,12 @@ class Accountant:
         at = np.arange(len(steps))
         spent = seconds[used, at] + switch_s
         self._add(used, tokens[used, at], spent, (tokens / seconds, unharmed / seconds))
-        self.totals.probe_s += float(spent[np.array([step.probing for step in steps])].sum())
+        probing = np.array([step.probing for step in steps])
+        self.totals.probe_s += float(spent[probing].sum())
+        rates = tokens / seconds
+        best_s, harmless_s = (tokens[used, at] / r.max(axis=0) for r in (rates, rates[self._harmless]))
+        self.totals.losses.switches_s += float(switch_s.sum())
+        self.totals.losses.add(batch, seconds[used, at] - harmless_s, harmless_s - best_s, probing, late=late)
         self._count_switches(used)
 
     def _count_switches(self, used: npt.NDArray[np.int64]) -> None:

@@ -84,8 +84,8 @@ Progress = Callable[[float], None]
 
 def replay_policy(scenario: Scenario, policy: Policy, progress: Progress | None = None) -> Run:
     """Replay under `policy` (in its guards, if it is to have any), from what it knows."""
-    control = HookControl(list(_engine(scenario, FixedControl((0, "warm"))).arms))
-    engine = _engine(scenario, control)
+    control = HookControl(list(engine_of(scenario, FixedControl((0, "warm"))).arms))
+    engine = engine_of(scenario, control)
     with VirtualSidecar(engine, control, policy) as sidecar:
         run = _replay(scenario, policy.name, engine, sidecar, progress)
         run.schedule = sidecar.schedule
@@ -99,18 +99,19 @@ def replay_arm(scenario: Scenario, name: str, arm: Arm, progress: Progress | Non
     """
     unharmed = dataclasses.replace(scenario.engine, after_cold_factor=1.0)
     scenario = dataclasses.replace(scenario, engine=unharmed)
-    return _replay(scenario, name, _engine(scenario, FixedControl(arm)), None, progress)
+    return _replay(scenario, name, engine_of(scenario, FixedControl(arm)), None, progress)
 
 
 def fixed_arms(scenario: Scenario) -> dict[str, Arm]:
     """The baselines of a scenario: `always_off`, and `depth_K` for every depth of its profile."""
-    arms = _engine(scenario, FixedControl((0, "warm"))).arms
+    arms = engine_of(scenario, FixedControl((0, "warm"))).arms
     off = [arm for arm in arms if arm[0] == 0]
     named = {"always_off": off[-1]} if off else {}
     return named | {f"depth_{depth}": (depth, gear) for depth, gear in arms if depth}
 
 
-def _engine(scenario: Scenario, control: StepControl) -> VirtualEngine:
+def engine_of(scenario: Scenario, control: StepControl) -> VirtualEngine:
+    """The engine of a scenario, steered by `control`."""
     rng = np.random.default_rng(scenario.seed)
     engine = VirtualEngine(scenario.profile, scenario.acceptance, control, rng, scenario.engine)
     for i, arrival in enumerate(scenario.trace.arrivals):
@@ -134,7 +135,9 @@ def _replay(
         at_s = tick * scenario.tick_s
         clock.advance(at_s)
         if sidecar is not None:
+            before = sidecar.plan_changes
             decisions.append(sidecar.turn(clock.advance, scenario.put_delay_s))
+            clock.late &= sidecar.plan_changes == before
         samples.append(_sample(engine, accountant.totals, sidecar))
         if progress is not None and tick % 16 == 0:
             progress(min(engine.now_s, end_s))
@@ -161,13 +164,17 @@ class _Clock:
         self._acceptance = scenario.acceptance
         self._engine = engine
         self._accountant = accountant
+        self.late = False
+        """Whether the acceptance has changed and the schedule has not since."""
 
     def advance(self, until_s: float) -> None:
         """Run to `until_s`, stopping where the acceptance changes: a log must not span that."""
         while self._engine.now_s < until_s:
             start_s = self._engine.now_s
-            self._engine.run_until(min(until_s, self._acceptance.next_change_s(start_s)))
-            self._accountant.account(self._engine.log, start_s)
+            change_s = self._acceptance.next_change_s(start_s)
+            self._engine.run_until(min(until_s, change_s))
+            self._accountant.account(self._engine.log, start_s, late=self.late)
+            self.late |= self._engine.now_s >= change_s
 
 
 def _sample(engine: VirtualEngine, totals: Totals, sidecar: VirtualSidecar | None) -> Sample:

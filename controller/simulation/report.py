@@ -12,6 +12,7 @@ import numpy as np
 from controller.control_state import schedule_to_json
 from controller.simulation.arms import Arm
 from controller.simulation.engine import Request
+from controller.simulation.losses import Losses
 from controller.simulation.replay import Run, Sample, Scenario
 
 MINUTE_S = 60.0
@@ -27,6 +28,7 @@ def run_to_json(run: Run, baselines: Mapping[str, Arm]) -> dict[str, Any]:
         "regret_with_cold_harm": totals.regret_with_cold_harm,
         "decode_seconds": totals.spent_s,
         "oracle_seconds": totals.oracle_s,
+        "lost_seconds": lost_to_json(totals.losses),
         "against": against,
         "against_best_fixed": max(known, default=None),
         "decode_steps": totals.steps,
@@ -46,6 +48,19 @@ def run_to_json(run: Run, baselines: Mapping[str, Arm]) -> dict[str, Any]:
         "probe_share": totals.probe_share,
         "arm_seconds": {f"{depth} {gear}": seconds for (depth, gear), seconds in totals.used_s.items()},
         "schedule": schedule_to_json(run.schedule) if run.schedule else None,
+    }
+
+
+def lost_to_json(losses: Losses) -> dict[str, Any]:
+    """`decode_seconds - oracle_seconds` by cause."""
+    by_batch = sorted(losses.arms_by_batch_s.items())
+    return {
+        "switches": losses.switches_s,
+        "probes": losses.probes_s,
+        "not_going_cold": losses.cold_s,
+        "late_after_a_shift": losses.late_s,
+        "other_arms": losses.arms_s,
+        "wrong_arms_by_batch": {str(batch): lost_s for batch, lost_s in by_batch},
     }
 
 

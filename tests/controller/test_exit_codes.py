@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,9 +136,21 @@ def test_the_codes_are_these_and_documented():
         "USAGE": 2,
         "ATTENTION": 3,
         "INTERRUPTED": 130,
+        "TERMINATED": 143,
     }
     page = reference.commands_page()
     said = " ".join(CliRunner().invoke(cli.make_app(), ["--help"]).stdout.split())
     for code, meaning in MEANING.items():
         assert f"| {code:d} | {meaning} |" in page
         assert f"{code:d} {meaning}" in said
+
+
+@pytest.mark.parametrize(("command", "code"), [("run", 0), ("bench", 143)])
+def test_sigterm_ends_the_first_process_of_a_container_that_has_only_begun(command, code):
+    """The kernel would drop the signal; a sidecar that has not begun has nothing to hand back."""
+    program = (
+        "import os, signal; from controller import cli; os.getpid = lambda: 1;"
+        "cli.make_app = lambda names: signal.raise_signal(signal.SIGTERM); cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program, command], timeout=60, check=False)
+    assert done.returncode == code

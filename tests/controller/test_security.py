@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
-from controller import serving, wiring
+from controller import health_check, serving, wiring
 from controller.cli import make_app
 from controller.errors import SettingsError
 from controller.settings import ApiSettings, load
@@ -319,7 +319,7 @@ class Authority:
 
 @pytest.mark.slow
 async def test_the_api_over_mutual_tls(make, tmp_path):
-    """With a client's certificate: served.  Without one, without the authority, or in plain HTTP: not."""
+    """With a client's certificate: served, the health check too.  Without one or in plain HTTP: not."""
     authority = Authority(tmp_path)
     cert, key = authority.issue("server")
     client_cert, client_key = authority.issue("client")
@@ -340,6 +340,11 @@ async def test_the_api_over_mutual_tls(make, tmp_path):
             await fetch(url, wrong, patience_s=0)
     with pytest.raises(httpx.TransportError):
         await fetch(url.replace("https", "http"), showing, patience_s=0)
+    both = tmp_path / "both.pem"
+    both.write_bytes(client_cert.read_bytes() + client_key.read_bytes())
+    root = url.removesuffix("/healthz")
+    assert await asyncio.to_thread(health_check.problem, root, str(both)) is None
+    assert await asyncio.to_thread(health_check.problem, root) is not None
     stop.set()
     await task
 

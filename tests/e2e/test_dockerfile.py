@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.health_check import address
 from controller.settings import ApiSettings
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,7 @@ def test_the_image_runs_as_a_numbered_user_with_a_health_check():
     """Kubernetes' runAsNonRoot needs a number; the check asks the sidecar's own loop."""
     found = dict(instructions())
     assert found["USER"] == "65532:65532"
-    assert "/healthz" in found["HEALTHCHECK"]
+    assert '"controller.health_check"' in found["HEALTHCHECK"]
     assert found["ENTRYPOINT"] == '["specgov"]'
 
 
@@ -69,4 +70,4 @@ def test_the_health_check_asks_the_port_that_the_sidecar_listens_on():
     found = dict(instructions())
     port = ApiSettings().port
     assert found["EXPOSE"] == str(port)
-    assert f"127.0.0.1:{port}/healthz" in found["HEALTHCHECK"]
+    assert address({}) == f"http://127.0.0.1:{port}"

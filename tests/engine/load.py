@@ -50,6 +50,12 @@ class Load:
         self._leaving = True
         await asyncio.gather(*self._tasks)
 
+    def raise_if_wrong(self):
+        """Raises what ended a request, a wrong token or an error of the server: else only leaving tells."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
     async def _work(self, numbers):
         while not self._leaving:
             n = next(numbers)

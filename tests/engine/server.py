@@ -27,6 +27,11 @@ SPECULATION = [
     "--speculative-adaptive", "--speculative-adaptive-config", str(HERE / "depths_0_to_3.json"),
 ]  # fmt: skip
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""SGLang binds a rank's OpenMP threads to its cores by a kernel that the stand-in lacks, so every rank would
+start one for each core of the machine.  This model gives them nothing to do: they spin at OpenMP's barriers,
+nine tenths of the CPU time of two ranks on two cores, and keep the other rank from its core."""
+
 STOCK, LAUNCH = ["-m", "sglang.launch_server"], [str(HERE / "launch.py")]
 OVERLAP = {"TRITON_INTERPRET": "1"}
 ONE_CORE_A_RANK = {**OVERLAP, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
@@ -85,6 +90,7 @@ class Server:
             "SGLANG_USE_CPU_ENGINE": "1",
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
+            **ONE_THREAD,
             "PYTHONPATH": os.pathsep.join(map(str, self._paths())),
             "STEP_LOG_FOLDER": str(folder),
             **mode_environment,

@@ -78,21 +78,31 @@ def test_a_probe_whose_batch_sizes_do_not_come_up_is_dropped() -> None:
 
 
 def test_the_emptier_the_purse_the_more_a_probe_must_bring() -> None:
-    """64 s of horizon and bursts of 4 steps of 4 ms: U = 4000; price 1/e when full, 4000/e when spent."""
+    """64 s of horizon and bursts of 4 steps of 4 ms: U = 4000; price 1/e when full, 4000/e when spent.
+
+    A purse of 0.616 s now and 0.6 % of 64 s to come make 1 s.
+    """
     prober = Prober()
-    prospect = cast("Prospect", SimpleNamespace(horizon_s=64.0, step_s=np.array([0.004, 0.1])))
+    prospect = cast("Prospect", SimpleNamespace(cost_horizon_s=64.0, step_s=np.array([0.004, 0.1])))
     prices = []
     for spent_s in (0.0, 0.5, 1.0):
         prober.spent_s = spent_s
-        prices.append(prober._price(prospect, 1.0))
+        prices.append(prober._price(prospect, 0.616))
     assert prices == pytest.approx([1 / math.e, math.sqrt(4000) / math.e, 4000 / math.e])
 
 
 def test_all_probes_of_an_hour_take_one_percent_of_it_at_most() -> None:
     """0.6 % of what was decoded, and 0.4 % of the hour to come: 21.6 + 14.4 = 36 s of a busy hour."""
     prober = Prober()
-    prober.account(0.0, 3600.0)
+    prober.account(0.0, 3600.0, 3600.0)
     assert prober._purse_s(1.0) == pytest.approx(36.0)
+
+
+def test_a_burst_after_a_quiet_hour_does_not_lend_for_an_hour_of_bursts() -> None:
+    """36 s of 3600 were decoded: 0.216 s, and 0.4 % of another such hour, 0.144 s; not 14.4 s."""
+    prober = Prober()
+    prober.account(0.0, 36.0, 3600.0)
+    assert prober._purse_s(1.0) == pytest.approx(0.216 + 0.144)
 
 
 def pretend(prober: Prober) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from controller.cli._common import show_json
 from controller.errors import BadRequestError
 from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.cost_profile import load_profile
+from controller.simulation.demo.engine_only import load_for_ever, print_line, serve_loaded
 from controller.simulation.demo.load import Phase, draw_arrivals, plan_phases
 from controller.simulation.demo.outcome import (
     Trajectory,
@@ -48,6 +48,7 @@ class DemoRequest:
     rehearse: bool
     as_json: bool
     keep: bool
+    engine_only: bool
     engine_port: int
     api_port: int
     seed: int
@@ -55,6 +56,8 @@ class DemoRequest:
 
 def run(request: DemoRequest) -> None:
     """Run the demo; raises `BadRequestError`, `SettingsError`, `DemoError`."""
+    if request.engine_only and (request.as_json or request.api_port):
+        raise BadRequestError("--engine-only must be without --json and --api-port: no sidecar is started")
     console = Console(stderr=request.as_json)
     show = not request.as_json
     try:
@@ -62,11 +65,15 @@ def run(request: DemoRequest) -> None:
         check_ports(settings)
     except (OSError, ValueError) as error:
         raise BadRequestError(str(error)) from None
-    _print_line(
-        console,
+    simulated = (
         f"Simulated: an embedded engine with the step times of profile {settings.profile.name}, no GPU;"
-        " the sidecar, its policy and the control endpoint are the real ones.",
     )
+    if request.engine_only:
+        print_line(console, f"{simulated} the control endpoint is the real one.")
+        with contextlib.suppress(KeyboardInterrupt):  # how it is meant to end
+            asyncio.run(serve_loaded(settings, request.seconds, console))
+        return
+    print_line(console, f"{simulated} the sidecar, its policy and the control endpoint are the real ones.")
     try:
         if request.rehearse and learns(settings.policy):
             with _waiting(
@@ -107,7 +114,7 @@ async def _demo(
         if keep:
             _show_urls(console, stage)
         with _screen(console, view, phases, stage, show=show) as watch:
-            governed = await drive(stage, arrivals, seconds, watch)
+            governed = await drive(stage.live, stage.engine_url, arrivals, seconds, watch)
         report = await asyncio.to_thread(_report, settings, phases, stage, governed)
         report |= {"override_s": round(view.override_s, 1), "decisions": view.log}
         if show:
@@ -126,7 +133,7 @@ def _screen(
         yield lambda at_s: view.note(at_s, stage.last)
         return
     if not console.is_terminal:
-        progress = PlainProgress(phases, lambda line: _print_line(console, line))
+        progress = PlainProgress(phases, lambda line: print_line(console, line))
 
         def tell(at_s: float) -> None:
             view.note(at_s, stage.last)
@@ -203,12 +210,8 @@ def _waiting(console: Console, what: str) -> Iterator[None]:
         with console.status(what):
             yield
     else:
-        _print_line(console, what)
+        print_line(console, what)
         yield
-
-
-def _print_line(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _caption(settings: DemoSettings, report: dict[str, Any]) -> str:
@@ -236,18 +239,16 @@ def _show_urls(console: Console, stage: Stage) -> None:
         ("engine metrics", f"{stage.engine_url}/metrics"),
         ("engine control", f"{stage.engine_url}/speculation"),
     ):
-        _print_line(console, f"{name:17} {url}")
-    _print_line(console, f"export SPECGOV_URL={stage.api_url}")
+        print_line(console, f"{name:17} {url}")
+    print_line(console, f"export SPECGOV_URL={stage.api_url}")
 
 
 async def _keep(console: Console, stage: Stage, phases: tuple[Phase, ...], seed: int) -> None:
     """Repeat the load until interrupted, so that there is something to look at."""
-    _print_line(
+    print_line(
         console,
         "The load goes on and on; Ctrl-C ends it.  What specgov status says it brought leaves out the batch"
         " sizes at which the other choice never ran, and with them most of what was gained; the table has"
         " them all (see docs/grafana.md).",
     )
-    for turn in itertools.count(seed + 1):
-        arrivals = draw_arrivals(phases, np.random.default_rng(turn))
-        await drive(stage, arrivals, phases[-1].end_s, lambda _: None)
+    await load_for_ever(console, stage.live, stage.engine_url, phases, seed + 1)

@@ -142,21 +142,21 @@ async def _end(stop: asyncio.Event, loop: asyncio.Task[None]) -> None:
 
 
 async def drive(
-    stage: Stage, arrivals: Sequence[Arrival], end_s: float, watch: Callable[[float], None]
+    live: LiveEngine, url: str, arrivals: Sequence[Arrival], end_s: float, watch: Callable[[float], None]
 ) -> Trajectory:
-    """Send `arrivals` to the engine over HTTP, wait for the answers, and sample what it emits.
+    """Send `arrivals` to the engine at `url` over HTTP, wait for the answers, and sample what it emits.
 
     `watch` is called with the seconds since the start, many times a second.  Raises `DemoError`.
     """
     start_s = time.monotonic()
-    offset_s, before = stage.live.virtual_s, stage.live.engine.emitted_tokens
-    first = len(stage.live.submitted)
+    offset_s, before = live.virtual_s, live.engine.emitted_tokens
+    first = len(live.submitted)
     samples = [(0.0, 0)]
-    clients = asyncio.create_task(_send_all(stage.engine_url, arrivals, start_s), name="demo clients")
+    clients = asyncio.create_task(_send_all(url, arrivals, start_s), name="demo clients")
     try:
         while not clients.done() or time.monotonic() - start_s < end_s:
             elapsed_s = time.monotonic() - start_s
-            samples.append((stage.live.engine.now_s - offset_s, stage.live.engine.emitted_tokens - before))
+            samples.append((live.engine.now_s - offset_s, live.engine.emitted_tokens - before))
             watch(elapsed_s)
             if elapsed_s > end_s + DRAIN_S:
                 break
@@ -168,7 +168,7 @@ async def drive(
     finally:
         clients.cancel()
         await asyncio.gather(clients, return_exceptions=True)
-    sent = [_shifted(request, -offset_s) for request in stage.live.submitted[first:]]
+    sent = [_shifted(request, -offset_s) for request in live.submitted[first:]]
     return Trajectory(sent, [at_s for at_s, _ in samples], [tokens for _, tokens in samples])
 
 
@@ -182,9 +182,9 @@ def _shifted(request: Request, by_s: float) -> Request:
 
 
 async def _send_all(url: str, arrivals: Sequence[Arrival], start_s: float) -> None:
-    # Below uvicorn's own 5 s, so that no connection is reused just as the server closes it.
-    limits = httpx.Limits(max_connections=None, keepalive_expiry=1.0)
-    client = httpx.AsyncClient(base_url=url, timeout=CLIENT_TIMEOUT_S, limits=limits)
+    # A connection for each: on a busy machine one would be used again just as the server closes it.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    client = httpx.AsyncClient(base_url=url, timeout=CLIENT_TIMEOUT_S, limits=limits, trust_env=False)
     async with client, asyncio.TaskGroup() as group:
         for arrival in arrivals:
             await asyncio.sleep(max(0.0, start_s + arrival.arrival_s - time.monotonic()))

@@ -79,3 +79,26 @@ def test_before_the_first_step_nothing_is_known(make_engine):
     totals = account(make_engine)
     assert (totals.regret, totals.regret_with_cold_harm, totals.probe_share) == (None, None, None)
     assert totals.against(TWO) is None
+
+
+def test_what_was_lost_is_told_by_cause(make_engine):
+    """All drafts accepted; depth 2 gives 3 tokens in 16 ms and is best, so a token is worth 16 / 3 ms.
+
+    Depth 1 gives 2 tokens in 15 ms: 15 - 32 / 3 = 13 / 3 ms lost, in a probe that took 4 ms to switch to.
+    Off gives 1 token in 10 ms: 14 / 3 ms lost.
+    """
+    losses = account(make_engine, step(ONE, switch_s=0.004, probing=True), step(PLAIN)).losses
+    assert losses.switches_s == pytest.approx(0.004)
+    assert losses.probes_s == pytest.approx(0.013 / 3)
+    assert losses.arms_s == pytest.approx(0.014 / 3)
+    assert losses.arms_by_batch_s == {1: pytest.approx(0.014 / 3)}
+    assert (losses.late_s, losses.cold_s) == (0.0, 0.0)
+
+
+def test_what_was_lost_adds_up(make_engine):
+    """Nothing accepted, so off is best, and only cold would have been better than warm."""
+    totals = account(make_engine, step(WARM), step(ONE, 3, switch_s=0.002), step(PLAIN, 2), acceptance="0")
+    losses = totals.losses
+    parts = (losses.switches_s, losses.probes_s, losses.cold_s, losses.late_s, losses.arms_s)
+    assert losses.cold_s > 0
+    assert sum(parts) == pytest.approx(totals.spent_s - totals.oracle_s)

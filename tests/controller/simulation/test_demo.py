@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+import re
 import socket
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import httpx
 import numpy as np
 import pytest
 from rich.console import Console
@@ -16,6 +20,7 @@ from typer.testing import CliRunner
 from controller.cli import make_app
 from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.cost_profile import load_profile, shipped_profiles
+from controller.simulation.demo import engine_only
 from controller.simulation.demo.load import Phase, draw_arrivals, plan_phases
 from controller.simulation.demo.outcome import (
     Trajectory,
@@ -207,9 +212,53 @@ async def test_a_sidecar_that_does_not_find_its_engine_is_told_without_a_traceba
             pass
 
 
+async def test_a_demo_that_is_kept_outlives_a_client_that_fails(monkeypatch):
+    """Its sidecar is being tried out: the load is told to have failed, and starts anew."""
+    outcomes = iter([DemoError("the engine did not answer: ReadError('')"), None, asyncio.CancelledError()])
+
+    async def drive(*_):
+        if outcome := next(outcomes):
+            raise outcome
+
+    monkeypatch.setattr(engine_only, "drive", drive)
+    monkeypatch.setattr(engine_only, "LOAD_AGAIN_S", 0.0)
+    said = io.StringIO()
+    phases = plan_phases(load_profile("h200_llama8b_triton"), parse_acceptance("0.745"), EngineConfig(), 8.0)
+    with pytest.raises(asyncio.CancelledError):
+        await engine_only.load_for_ever(Console(file=said, width=200), None, "", phases, 1)
+    assert said.getvalue().count("the engine did not answer: ReadError(''); the load starts anew") == 1
+    assert next(outcomes, "none left") == "none left"
+
+
 def test_only_a_policy_that_learns_rehearses():
     """The others would be said to learn, and do not."""
     assert [name for name in registry.BUILT_IN if learns(name)] == ["goodput"]
+
+
+@pytest.mark.slow
+async def test_the_engine_alone_is_loaded_and_waits_for_a_sidecar():
+    """It says how to govern it; requests are answered, and nobody steers."""
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    serving = asyncio.create_task(engine_only.serve_loaded(_settings("fixed"), 8.0, console))
+    async with asyncio.timeout(30), httpx.AsyncClient(trust_env=False) as client:
+        while "Ctrl-C" not in said.getvalue():  # noqa: ASYNC110  nobody tells when it is printed
+            await asyncio.sleep(0.05)
+        url = re.search(r"specgov run --engine (\S+)", said.getvalue())[1]
+        state = {"telemetry": [{"decode_steps": 0}]}
+        while not state["telemetry"][0]["decode_steps"]:
+            await asyncio.sleep(0.05)
+            state = (await client.get(f"{url}/speculation")).json()
+    assert state["holder"] is None
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+def test_the_engine_alone_has_no_sidecar_to_report_on():
+    """Options of the sidecar are refused, and the message names them."""
+    done = CliRunner().invoke(make_app(), ["demo", "--engine-only", "--json"])
+    assert done.exit_code == 2
+    assert "--engine-only must be without --json and --api-port" in done.output
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from controller.simulation.arrivals import Arrival, Trace
 from controller.simulation.controls import HookControl
 from controller.simulation.cost_profile import load_profile
 from controller.simulation.engine import EngineConfig, Request
-from controller.simulation.replay import Scenario, _engine, fixed_arms, replay_arm, replay_policy
+from controller.simulation.replay import Scenario, engine_of, fixed_arms, replay_arm, replay_policy
 from controller.simulation.replay_plot import goodput_surface, plot_replay
 from controller.simulation.report import percentiles, run_to_json, scenario_to_json, tpots
 from controller.simulation.virtual_sidecar import VirtualSidecar
@@ -126,7 +126,7 @@ def test_the_sidecar_sees_the_engine_through_its_own_observer():
     """Two turns: the second observation has the differences since the first, in force what was put."""
     case = Scenario(load_profile("h200_llama8b_triton"), trace(1, 1.0, output=2000), parse_acceptance("1"))
     control = HookControl([(0, "warm"), (0, "cold"), *((d, "on") for d in (1, 2, 3, 4))])
-    engine = _engine(case, control)
+    engine = engine_of(case, control)
     with VirtualSidecar(engine, control, Fixed(FixedParams(depth=1))) as sidecar:
         for _ in range(2):
             engine.run_until(engine.now_s + 0.5)
