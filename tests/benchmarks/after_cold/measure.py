@@ -37,8 +37,6 @@ from tests.engine.test_governing import put, state_of
 
 SEED = 7
 HERE = Path(__file__).resolve().parent
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-"""A model this small gives more threads nothing to do but to wait for each other."""
 
 
 async def apply(client: httpx.AsyncClient, arm: dict[str, Any]) -> None:
@@ -132,7 +130,7 @@ def main() -> None:
         models = trained(python, given.models, folder / "models").resolve()
         write_entry_point(folder / "plugins", "accept_log", "tests.benchmarks.after_cold.accept_log:register")
         server, began_s = (
-            Server("overlap", python, models, folder, flags=flags(), environment=ONE_THREAD).start(),
+            Server("overlap", python, models, folder, flags=flags()).start(),
             time.monotonic(),
         )
         try:
