@@ -19,8 +19,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 AFTER_COLD_FACTOR = 0.5
 """What each p_j is multiplied by for a request that lived through a cold or frozen step, until it ends.
 
-An assumption, not a measurement: the draft model then attends to a KV cache with a hole in it.  0 is
-the worst case, 1 means no harm.
+An assumption, and a cautious one: the draft model then attends to a KV cache with a hole in it.  0 is the
+worst case, 1 means no harm.  A small trained pair came out near 1, but for the first step after the rise
+(docs/results/after-cold.md); one such pair is no ground to believe that of every model.
 """
 
 

@@ -10,6 +10,9 @@ rm -rf "$D/product" "$D/kit" "$D/plans" "$D/plugin" "$D/models"
 cp -r "$HERE"/{go.sh,lanes.sh,drive.py,kit,models,plans,plugin} "$D/"
 cp "$ROOT/tests/engine/make_models.py" "$D/models/make_known.py"
 mkdir -p "$D/product"; cp -r "$ROOT"/{controller,policies,sglang_hooks} "$D/product/"
+mkdir -p "$D/product/tests/engine" "$D/product/tests/benchmarks"  # what the plan after_cold trains and measures with
+cp "$ROOT/tests/__init__.py" "$D/product/tests/"; cp "$ROOT/tests/engine/make_models.py" "$D/product/tests/engine/"
+cp -r "$ROOT/tests/benchmarks/__init__.py" "$ROOT/tests/benchmarks/after_cold" "$D/product/tests/benchmarks/"
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$ROOT/sglang_hooks/__init__.py")
 info="$D/product/specgov-$version.dist-info"; mkdir -p "$info"
 printf 'Metadata-Version: 2.1\nName: specgov\nVersion: %s\n' "$version" > "$info/METADATA"

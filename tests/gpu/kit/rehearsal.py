@@ -43,7 +43,8 @@ class Stub:
         if path == "/generate":
             whole_batch = bool(body.get("input_ids")) and isinstance(body["input_ids"][0], list)
             await asyncio.sleep(WHOLE_BATCH_S if whole_batch else REQUEST_S)
-            tokens = body["sampling_params"]["max_new_tokens"]
+            sampling = body["sampling_params"]
+            tokens = (sampling[0] if isinstance(sampling, list) else sampling)["max_new_tokens"]
             answer = {"text": "{}", "output_ids": [1] * tokens, "meta_info": {"completion_tokens": tokens}}
             if not body["stream"]:
                 return httpx.Response(200, json=answer)
