@@ -231,13 +231,19 @@ class Prober:
         """The probe to run now: the pending one, else the one of the greatest net value above its price."""
         if self.pending is not None:
             return self.pending.probe
-        purse_s = self._purse_s(prospect.activity)
-        free_s = purse_s - self.spent_s
+        purse_s = self._purse_s(min(prospect.activity, self._activity_so_far))
+        lent_s = self._purse_s(prospect.activity)
+        free_s = np.where(prospect.first, lent_s, purse_s) - self.spent_s
+        saves_up = any(
+            self._may_probe(prospect, int(a), now_s, bucket) for a in np.flatnonzero(prospect.first)
+        )
         best, best_value, price = None, 0.0, self._price(prospect, purse_s)
         for n in self._bursts(prospect.clean_steps):
             value = self._net_value(prospect, n) - price * n * prospect.step_s
             value = np.where(prospect.first, FIRST + value, value)
             value[prospect.step_s * n > free_s] = -math.inf
+            if saves_up:  # a cheaper arm would spend what off will need in a moment
+                value[~prospect.first] = -math.inf
             for a in np.argsort(-value):
                 if value[a] <= best_value:
                     break
@@ -267,13 +273,16 @@ class Prober:
         return probe
 
     def _purse_s(self, activity: float) -> float:
-        """Seconds that all probes up to now may take together.
+        """Seconds that all probes up to now may take together, lent on this share of time spent decoding.
 
-        A burst after a quiet hour does not lend for an hour of bursts: it is lent on the activity so far.
+        A burst after a quiet hour does not lend for an hour of bursts, but to what must be tried once.
         """
         p = self.params
-        activity = min(activity, self.decode_s / max(1e-9, self.elapsed_s))
         return p.share * self.decode_s + (p.loan_share * p.loan_s * activity if p.share > 0 else 0.0)
+
+    @property
+    def _activity_so_far(self) -> float:
+        return self.decode_s / max(1e-9, self.elapsed_s)
 
     def _price(self, prospect: Prospect, purse_s: float) -> float:
         """What a second of probing must bring: the more, the emptier the purse.

@@ -98,11 +98,12 @@ def test_all_probes_of_an_hour_take_one_percent_of_it_at_most() -> None:
     assert prober._purse_s(1.0) == pytest.approx(36.0)
 
 
-def test_a_burst_after_a_quiet_hour_does_not_lend_for_an_hour_of_bursts() -> None:
-    """36 s of 3600 were decoded: 0.216 s, and 0.4 % of another such hour, 0.144 s; not 14.4 s."""
+def test_a_burst_after_a_quiet_hour_lends_for_an_hour_of_bursts_to_what_must_be_tried_only() -> None:
+    """36 s of 3600 were decoded: 0.216 s, and 0.4 % of another such hour, 0.144 s; to off, 14.4 s."""
     prober = Prober()
     prober.account(0.0, 36.0, 3600.0)
-    assert prober._purse_s(1.0) == pytest.approx(0.216 + 0.144)
+    assert prober._purse_s(prober._activity_so_far) == pytest.approx(0.216 + 0.144)
+    assert prober._purse_s(1.0) == pytest.approx(0.216 + 14.4)
 
 
 def pretend(prober: Prober) -> None:
@@ -159,3 +160,24 @@ def test_parameters_out_of_range_are_refused(params: dict[str, object]) -> None:
     """The error names the parameter."""
     with pytest.raises(ValueError, match=next(iter(params))):
         ProbeParams(**params)
+
+
+def test_off_that_must_be_tried_is_saved_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 steps of off cost 0.16 s: of 0.15 s nothing is spent, on the cheaper depth 1 (0.12 s) neither."""
+    monkeypatch.setattr(Prober, "_net_value", lambda *_: np.array([1.0, 5.0]))
+    monkeypatch.setattr(Prober, "_may_probe", lambda *_: True)
+    prospect = cast(
+        "Prospect",
+        SimpleNamespace(
+            arms=(OFF_COLD, Arm(1)), first=np.array([True, False]), step_s=np.array([0.04, 0.03]),
+            activity=0.0, clean_steps=1.0, cost_horizon_s=1800.0, chosen=np.array([1]), here=0,
+        ),
+    )  # fmt: skip
+    prober = Prober()
+    prober.account(0.0, 50.0, 50.0)
+    prober._purse_s = lambda _activity: 0.15  # type: ignore[method-assign]
+    assert prober.propose(prospect, 0.0, 3) is None
+    prober._purse_s = lambda _activity: 0.2  # type: ignore[method-assign]
+    proposed = prober.propose(prospect, 1.0, 3)
+    assert proposed is not None
+    assert proposed.arm == OFF_COLD
