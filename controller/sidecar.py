@@ -75,11 +75,14 @@ class Sidecar:
 
     def status(self) -> dict[str, Any]:
         """The whole state on one page."""
-        return views.status(self.loop.last, now_s=self.clock(), dry_run=self.settings.dry_run)
+        settings = self.settings
+        return views.status(
+            self.loop.last, now_s=self.clock(), period_s=settings.loop.period_s, dry_run=settings.dry_run
+        )
 
     def explain(self) -> dict[str, Any]:
         """Why this depth now, and what would change it."""
-        return views.explain(self.loop.last)
+        return views.explain(self.loop.last, now_s=self.clock())
 
     def policy(self) -> dict[str, Any]:
         """The policy in force, its parameters, its schedule, and the shadow."""

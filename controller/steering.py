@@ -61,6 +61,8 @@ class Steered:
     """Whether every rank that can be seen has taken `wanted`."""
     lease: Lease = Lease.NONE
     lease_left_s: float | None = None
+    lease_left_at_s: float = 0.0
+    """When the engine said `lease_left_s`, in seconds of the loop's clock."""
     holder: str | None = None
     """Who holds the live lease, if anybody."""
     sequence: int = 0
@@ -70,6 +72,12 @@ class Steered:
     error: str | None = None
     rejected: str | None = None
     """Why the engine refused the wanted plan."""
+
+    def left_s(self, now_s: float) -> float | None:
+        """What is left of the live lease at `now_s`; `None`: none, or not known."""
+        if self.lease_left_s is None:
+            return None
+        return max(0.0, self.lease_left_s - (now_s - self.lease_left_at_s))
 
 
 class Steering:
@@ -157,6 +165,7 @@ class Steering:
             lease=lease,
             holder=holder,
             lease_left_s=control.lease_left_s,
+            lease_left_at_s=now_s,
             pending_ranks=self._pending(control),
         )
 
@@ -203,6 +212,7 @@ class Steering:
             lease=Lease.HELD,
             holder=params.holder,
             lease_left_s=answer.state.lease_left_s,
+            lease_left_at_s=now_s,  # when it was asked for: it may have more left, never less
             pending_ranks=self._pending(answer.state),
         )
 

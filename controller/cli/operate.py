@@ -68,6 +68,10 @@ def needs_attention(state: dict[str, Any]) -> bool:
 
 def _print_status(state: dict[str, Any]) -> None:
     out.print(Text(state["headline"], "bold"), soft_wrap=True)
+    turn = state.get("turn")
+    if turn is not None and turn["late"]:
+        hint = f"the last turn is {turn['age_s']:.0f} s old: the engine is slow to answer"
+        out.print(Text(hint, "yellow"), soft_wrap=True)
     if "load" not in state:
         return
     table = Table(box=None, show_header=False, pad_edge=False)

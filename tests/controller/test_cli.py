@@ -432,6 +432,15 @@ async def test_status_and_explain_use_words_for_what_is_not_known(make, invoke, 
     assert "None" not in said
 
 
+async def test_status_says_that_the_last_turn_is_old(make, invoke, answers):
+    """What an engine that hangs did 8 s ago is not what it does now."""
+    bench = await make()
+    await bench.tick()
+    bench.clock.now_s += 8
+    answers((await bench.api.get("/v1/status")).json())
+    assert "the last turn is 8 s old: the engine is slow to answer" in invoke("status").stdout
+
+
 def test_explain_prints_evidence_as_people_write_it(invoke, answers):
     """Nested objects and lists too."""
     evidence = {"arms": [{"depth": 2, "tok_s": 812.123456}, {"depth": 0, "tok_s": None}], "sizes": [1, 4]}
