@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from controller.store import LogRow
 from controller.tokens import TokenSource
 from policies.override import arm_for
 from policies.types import Directive, Forecast, Mode
+from sglang_hooks import __version__
 
 MEMORY = Path(":memory:")
 WRITE_PATIENCE_S = 2.0
@@ -72,6 +75,21 @@ class Sidecar:
         self.clock = clock
         self._wall_clock = wall_clock
         self._thread = ThreadPoolExecutor(1, "specgov-order")
+
+    def note_start(self) -> None:
+        """Log that the sidecar runs from now on; written with the first turn's rows."""
+        detail = f"version {__version__} on {socket.gethostname()}, pid {os.getpid()}"
+        self._audit.note(self._wall_clock(), "event", "sidecar_start", {"detail": detail, **self._who()})
+
+    def note_stop(self) -> None:
+        """Log that the loop has ended, and how it left the engine."""
+        left = self.loop.farewell
+        body = {"detail": left.detail, "handed_back": left.handed_back, **self._who()}
+        self._audit.append(self._wall_clock(), "event", "sidecar_stop", body)
+
+    @staticmethod
+    def _who() -> dict[str, Any]:
+        return {"version": __version__, "host": socket.gethostname(), "pid": os.getpid()}
 
     def status(self) -> dict[str, Any]:
         """The whole state on one page."""

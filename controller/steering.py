@@ -119,11 +119,13 @@ class Steering:
                 self._set(error=str(error))
         return self.now
 
-    async def shut_down(self) -> None:
-        """Give the lease back if it is ours; raises `EngineError`."""
-        if self.now.lease in (Lease.HELD, Lease.LOST) and not self._dry_run:
-            await self._channel.revoke(self._params.holder)
-            self._set(lease=Lease.NONE, wanted=None, acknowledged=False)
+    async def shut_down(self) -> bool:
+        """Give the lease back if it is ours, and say whether it was; raises `EngineError`."""
+        if self.now.lease not in (Lease.HELD, Lease.LOST) or self._dry_run:
+            return False
+        await self._channel.revoke(self._params.holder)
+        self._set(lease=Lease.NONE, wanted=None, acknowledged=False)
+        return True
 
     def _adopt(self, control: ControlState, now_s: float) -> None:
         """Take over the plan that this holder put in force before it was restarted."""
