@@ -115,6 +115,7 @@ class ControlLoop:
         conditions: ConditionBoard,
         records: RecordQueue[TickResult],
         store_problem: Callable[[], str | None],
+        token_problem: Callable[[], str | None],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -129,6 +130,7 @@ class ControlLoop:
         self._conditions = conditions
         self._records = records
         self._store_problem = store_problem
+        self._token_problem = token_problem
         self._clock = clock
         self._wall_clock = wall_clock
         self._control: ControlState | None = None
@@ -283,6 +285,7 @@ class ControlLoop:
             problems=problems,
             store_problem=self._store_problem(),
             fleet_problem=self._overrides.fleet_problem,
+            token_problem=self._token_problem(),
             dry_run=self._params.dry_run,
         )
         return self._conditions.update(messages, now_unix_s)

@@ -432,6 +432,20 @@ async def test_status_and_explain_use_words_for_what_is_not_known(make, invoke, 
     assert "None" not in said
 
 
+@pytest.mark.parametrize(("text", "said"), [("", "is empty"), ("wrong\n", "is another")])
+async def test_a_token_that_is_refused_is_named_by_its_file(invoke, monkeypatch, tmp_path, text, said):
+    """An empty file sends no token, which looks like a wrong one."""
+    file = tmp_path / "token"
+    file.write_text(text)
+    refusal = {"error": {"field": None, "message": "a valid bearer token is needed"}}
+    transport = httpx.MockTransport(lambda _request: httpx.Response(401, json=refusal))
+    whole = httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **given: whole(**given, transport=transport))
+    ended = invoke("status", "--token-file", str(file))
+    assert said in ended.stderr
+    assert str(file) in ended.stderr.replace("\n", "")
+
+
 async def test_status_says_that_the_last_turn_is_old(make, invoke, answers):
     """What an engine that hangs did 8 s ago is not what it does now."""
     bench = await make()
