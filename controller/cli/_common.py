@@ -26,6 +26,10 @@ TokenFile = Annotated[
     Path | None, typer.Option("--token-file", envvar="SPECGOV_TOKEN_FILE", help="File with the API's token.")
 ]
 DEFAULT_URL = "http://127.0.0.1:9470"
+MEANWHILE = (
+    "Without a sidecar the engine is back on its fallback within 15 s"
+    " (the default of lease.lease_s): curl ENGINE/speculation tells"
+)
 OURS = {
     "/v1/status": "headline",
     "/v1/explain": "because",
@@ -49,7 +53,7 @@ def call(method: str, url: str, path: str, token_file: Path | None, **request: A
             answer = http.request(method, path, headers=_headers(token_file), **request)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         hint = "is it running, and is --url right?"
-        raise SidecarError(f"no sidecar answers at {url}: {error}; {hint}") from None
+        raise SidecarError(f"no sidecar answers at {url}: {error}; {hint} {MEANWHILE}") from None
     try:
         body = answer.json()
     except ValueError:

@@ -23,6 +23,7 @@ from controller.errors import BadRequestError, EngineNotFoundError, SettingsErro
 from controller.exposition import parse_loads, parse_server_info
 from controller.launch_flags import parse_depths
 from controller.preflight import Facts, Verdict, check, passed
+from controller.settings import LeaseSettings
 from policies.types import Mode
 from tests.controller.test_exposition import load
 
@@ -275,6 +276,9 @@ def test_status_without_a_sidecar_says_where_it_looked(invoke):
     said = invoke("status", "--url", "http://127.0.0.1:9").stderr
     assert "no sidecar answers at http://127.0.0.1:9" in said
     assert "is --url right?" in said
+    assert "the engine is back on its fallback within 15 s" in said
+    assert LeaseSettings().lease_s == 15
+    assert "curl ENGINE/speculation tells" in said
 
 
 @pytest.mark.parametrize(
