@@ -34,7 +34,9 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
         "why": result.decision.detail if obstacle is None else f"nothing is put in force: {obstacle}",
         "type": advice(result, dry_run=dry_run),
         "dry_run": dry_run,
-        "override": {**override_to_json(override), "obstacle": obstacle} if override else None,
+        "override": {**override_to_json(override), "obstacle": obstacle, "limit": _limit(result)}
+        if override
+        else None,
         "fleet_override": override_to_json(result.fleet_override) if result.fleet_override else None,
         "decision": decision_to_json(result.decision),
         "effect": {
@@ -80,6 +82,20 @@ def headline(result: TickResult, *, dry_run: bool) -> str:
     if result.steered.wanted is None:
         return f"SGLang chooses by itself ({who}): {result.decision.detail}"
     return f"governed ({who}), {_using(result)}: {result.decision.detail}"
+
+
+def _limit(result: TickResult) -> str | None:
+    """Than what an order lets nothing go deeper, or shallower: the table that the engine follows."""
+    words = {Mode.NO_DEEPER: "no deeper than", Mode.NO_SHALLOWER: "no shallower than"}
+    if result.override is None or result.override.mode not in words:
+        return None
+    than, table = words[result.override.mode], result.in_force
+    if table is None:
+        return f"{than} what comes into force first"
+    if len(table.rows) == 1:
+        return f"{than} depth {table.rows[0].arm.depth}"
+    bands = [f"depth {row.arm.depth} from batch size {row.min_batch_size}" for row in table.rows]
+    return f"{than} {', '.join(bands)}"
 
 
 def _using(result: TickResult) -> str:
@@ -186,6 +202,9 @@ def _because(result: TickResult, now_s: float) -> list[str]:
         f"lease: {result.steered.lease}",
         f"effect: {result.effect.effect}: {result.effect.detail}",
     ]
+    limit = _limit(result)
+    if limit is not None:
+        lines.append(f"order: {limit}")
     if result.steered.error:
         lines.append(f"last error: {result.steered.error}")
     return lines

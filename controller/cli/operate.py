@@ -103,7 +103,8 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
         end = override["expires_unix_s"]
         until = "until it is ended" if end is None else f"until {_clock(end)} {_zone()}"
         kept = "" if override["obstacle"] is None else "; kept, not in force"
-        lines.insert(1, ("override", f"{override['detail']}, {until}{kept}"))
+        limit = f"; {override['limit']}" if override["limit"] else ""
+        lines.insert(1, ("override", f"{override['detail']}, {until}{limit}{kept}"))
     return lines
 
 

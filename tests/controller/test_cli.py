@@ -450,6 +450,19 @@ async def test_a_token_that_is_refused_is_named_by_its_file(invoke, monkeypatch,
     assert str(file) in ended.stderr.replace("\n", "")
 
 
+@pytest.mark.parametrize(("mode", "said"), [("no_deeper", "no deeper"), ("no_shallower", "no shallower")])
+async def test_status_and_explain_say_than_what_nothing_may_go_deeper(make, invoke, answers, mode, said):
+    """The table in force when the order came: depth 2 at every batch size."""
+    bench = await make()
+    await bench.run(2)
+    await bench.api.put("/v1/override", json={"mode": mode, "reason": "x"})
+    await bench.run(1)
+    answers((await bench.api.get("/v1/status")).json())
+    assert f"until it is ended; {said} than depth 2" in " ".join(invoke("status").stdout.split())
+    answers((await bench.api.get("/v1/explain")).json())
+    assert f"order: {said} than depth 2\n" in invoke("explain").stdout
+
+
 async def test_status_says_that_the_last_turn_is_old(make, invoke, answers):
     """What an engine that hangs did 8 s ago is not what it does now."""
     bench = await make()
