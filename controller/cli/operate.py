@@ -40,6 +40,8 @@ SILENT = ("unreachable", "unauthorized", "not_sglang")
 """States of the link in which nothing can be said about what the engine follows."""
 ALL = 0.995
 """A share of the tokens above which it is not said."""
+FEW = 0.01
+"""A share of the tokens below which nothing can be said: after a restart there is hardly anything yet."""
 MODES = ("off", "on", "native", "no_deeper", "no_shallower", "auto")
 
 
@@ -253,6 +255,8 @@ def _gained(name: str, balance: dict[str, Any]) -> str:
     gain, error, share = (balance.get(key) for key in ("gain", "se_gain", "share"))
     if gain is None or error is None or share is None:
         return f"not known against {name}"
+    if share < FEW:
+        return f"not known yet against {name}"
     of = "" if share > ALL else f" where that ran too, {100 * share:.0f} % of the tokens"
     return f"{100 * gain:+.1f} % (± {100 * error:.1f}) against {name}{of}"
 

@@ -113,6 +113,15 @@ def test_preflight_passes_a_server_that_runs_as_it_must(fake_state):
     assert [c.name for c in checks if c.verdict is not Verdict.PASS] == ["plain decode"]
 
 
+def test_preflight_names_nothing_that_mends_what_passed(fake_state):
+    """A program that reads `--json` takes every `mend` for something to do."""
+    passing = [
+        each for each in check(facts(control=parse_control_state(fake_state))) if each.verdict is Verdict.PASS
+    ]
+    assert "version" in [each.name for each in passing]
+    assert {each.mend for each in passing} == {""}
+
+
 @pytest.mark.parametrize(
     ("changes", "name", "mend"),
     [
@@ -534,6 +543,16 @@ async def test_status_says_why_a_plan_is_not_applied(make, invoke, answers):
                 "always_off": {"gain": 0.0, "se_gain": 0.001, "share": 0.996},
             },
             "not known against always on, +0.0 % (± 0.1) against always off",
+        ),
+        (
+            {
+                "always_on": {"gain": 0.0, "se_gain": 0.05, "share": 0.0099},
+                "always_off": {"gain": 0.0, "se_gain": 0.05, "share": 0.01},
+            },
+            (
+                "not known yet against always on,"
+                " +0.0 % (± 5.0) against always off where that ran too, 1 % of the tokens"
+            ),
         ),
     ],
 )
