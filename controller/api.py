@@ -116,13 +116,15 @@ def _add_errors(app: FastAPI) -> None:
         field = ".".join(str(part) for part in first["loc"][1:]) or None
         if first["loc"] == ("body",) and not _is_json(content_type := request.headers.get("content-type")):
             return refusal(422, f"Content-Type must be application/json, got {content_type!r}")
+        if first["loc"] == ("body",):
+            return refusal(422, "the body must be a JSON object")
         return refusal(422, f"{field or 'body'}: {_in_words(first)}", field)
 
 
 def _in_words(fault: dict[str, Any]) -> str:
     """What is wrong.  The one pattern there is says that text must be `Printable`; nobody reads patterns."""
     if fault["type"] == "string_pattern_mismatch":
-        return "must be one line, without control characters such as line breaks and tabs"
+        return "must be one line, without control characters (line breaks, tabs, turns of direction)"
     return str(fault["msg"])
 
 

@@ -10,7 +10,10 @@ from controller.order_rules import MAX_DEPTH, MAX_TEXT, MAX_TTL_S
 from controller.sidecar import OverrideRequest
 from policies.types import Mode
 
-Printable = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Printable = Annotated[
+    str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f\u2028-\u202e\u2066-\u2069]*$")
+]
+"""One line that reads as it was written: what breaks a line or turns the direction of text is refused."""
 
 
 class OverrideBody(BaseModel):

@@ -43,6 +43,7 @@ class Condition(StrEnum):
     DRIFT = "drift"
     FLEET_OVERRIDE_INVALID = "fleet_override_invalid"
     STORE_DEGRADED = "store_degraded"
+    TOKEN_EMPTY = "token_empty"  # noqa: S105  a word for a condition, no secret
     DRY_RUN = "dry_run"
 
 
@@ -83,6 +84,10 @@ MEANING: Mapping[Condition, tuple[str, str]] = {
         "mend the file: the message names the field",
     ),
     Condition.STORE_DEGRADED: ("the state database cannot be written", "see the message; free or mount it"),
+    Condition.TOKEN_EMPTY: (
+        "a token file of the API is empty, so nobody can use it",
+        "write the token into the file that the message names: it is read again by itself",
+    ),
     Condition.DRY_RUN: ("decisions are not applied", "set dry_run = false and restart it"),
 }
 """What each condition means and what mends it; the table in docs/metrics.md is made of it."""
@@ -159,6 +164,7 @@ def judge(
     problems: tuple[str, ...],
     store_problem: str | None,
     fleet_problem: str | None,
+    token_problem: str | None,
     dry_run: bool,
 ) -> dict[Condition, str]:
     """Which conditions hold, with the sentence for each."""
@@ -172,6 +178,7 @@ def judge(
         Condition.SCHEMA: "; ".join(problems[:5]) or None,
         Condition.FLEET_OVERRIDE_INVALID: fleet_problem,
         Condition.STORE_DEGRADED: store_problem,
+        Condition.TOKEN_EMPTY: token_problem,
         Condition.DRY_RUN: "nothing is applied" if dry_run else None,
         Condition.DRIFT: decision.evidence.get("drift"),
         Condition.FALLBACK: _fallback(decision),

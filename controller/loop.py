@@ -78,6 +78,19 @@ class LoopParams:
     shut_down_within_s: float = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """How the loop left the engine."""
+
+    handed_back: bool | None
+    """`None`: there was nothing to hand back, or it is not known."""
+    detail: str
+
+
+_HANDED_BACK = Farewell(True, "the engine was handed back, it is on its fallback")
+_NOTHING_HELD = Farewell(None, "no lease was held, so there was nothing to hand back")
+
+
 def out_of_reach(link: LinkState, steered: Steered) -> str | None:
     """Why nothing that is wanted can be put in force; `None`: nothing is in the way."""
     if link.link is not Link.READY:
@@ -102,6 +115,7 @@ class ControlLoop:
         conditions: ConditionBoard,
         records: RecordQueue[TickResult],
         store_problem: Callable[[], str | None],
+        token_problem: Callable[[], str | None],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -116,6 +130,7 @@ class ControlLoop:
         self._conditions = conditions
         self._records = records
         self._store_problem = store_problem
+        self._token_problem = token_problem
         self._clock = clock
         self._wall_clock = wall_clock
         self._control: ControlState | None = None
@@ -129,6 +144,8 @@ class ControlLoop:
         self.last: TickResult | None = None
         """The latest turn."""
         self.failed_ticks = 0
+        self.farewell = Farewell(None, "the loop did not end in time: a lease that was held ends by itself")
+        """How the loop left the engine, once it has ended."""
 
     def out_of_reach(self) -> str | None:
         """Why an order cannot be in force now, as of the latest turn; `None`: nothing is in the way."""
@@ -214,9 +231,13 @@ class ControlLoop:
     async def _shut_down(self) -> None:
         try:
             async with asyncio.timeout(self._params.shut_down_within_s):
-                await self._steering.shut_down()
+                held = await self._steering.shut_down()
+            self.farewell = _HANDED_BACK if held else _NOTHING_HELD
+            log.info("stopping: %s", self.farewell.detail)
         except (EngineError, TimeoutError) as error:
-            log.warning("the lease could not be given back, it ends by itself: %s", error)
+            why = str(error) or f"no answer within {self._params.shut_down_within_s:g} s"
+            self.farewell = Farewell(False, f"the lease could not be given back, it ends by itself: {why}")
+            log.warning("stopping: %s", self.farewell.detail)
         with contextlib.suppress(Exception):
             await self._scraper.aclose()
 
@@ -264,6 +285,7 @@ class ControlLoop:
             problems=problems,
             store_problem=self._store_problem(),
             fleet_problem=self._overrides.fleet_problem,
+            token_problem=self._token_problem(),
             dry_run=self._params.dry_run,
         )
         return self._conditions.update(messages, now_unix_s)

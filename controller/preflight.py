@@ -90,8 +90,10 @@ def _version(info: ServerInfo) -> Check:
     mend = f"use a release from {known}, or watch the plugin's verdict below"
     if info.version is None:
         return Check("version", Verdict.UNKNOWN, "not stated", mend)
-    verdict = Verdict.PASS if info.version in SUPPORTED else Verdict.WARN
-    return Check("version", verdict, f"{info.version}; known: {known}", mend)
+    found = f"{info.version}; known: {known}"
+    if info.version in SUPPORTED:
+        return Check("version", Verdict.PASS, found)
+    return Check("version", Verdict.WARN, found, mend)
 
 
 def _faults(info: ServerInfo, control: ControlState | None) -> Iterator[Check]:
@@ -204,7 +206,7 @@ def _plugin(facts: Facts) -> Iterator[Check]:
 def _ranks(agree: bool | None) -> Check:
     verdict = Verdict.FAIL if agree is False else Verdict.PASS
     found = {True: "they agree", False: "they disagree", None: "nothing to compare yet"}[agree]
-    return Check("ranks", verdict, found, "restart SGLang; report it")
+    return Check("ranks", verdict, found, "restart SGLang; report it" if agree is False else "")
 
 
 def _lease(control: ControlState) -> Iterator[Check]:

@@ -19,6 +19,7 @@ from controller.wiring import Assembly
 
 log = logging.getLogger("specgov")
 SHUT_DOWN_WITHIN_S = 10.0
+NOTE_WITHIN_S = 2.0
 
 
 class Server(uvicorn.Server):
@@ -68,6 +69,7 @@ async def serve(assembly: Assembly, listener: socket.socket, *, stop: asyncio.Ev
     """Run until SIGTERM, SIGINT or `stop`; raises `SpecgovError` when a part ends by itself."""
     stop = stop or asyncio.Event()
     server = make_server(assembly.app, assembly.tls)
+    assembly.sidecar.note_start()
     handled = (signal.SIGTERM, signal.SIGINT)
     for number in handled:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -86,6 +88,7 @@ async def serve(assembly: Assembly, listener: socket.socket, *, stop: asyncio.Ev
         await _end(parts)
         for number in handled:
             asyncio.get_running_loop().remove_signal_handler(number)
+        await _note_stop(assembly)
         await assembly.aclose()
     for part in unexpected:
         raise SpecgovError(f"the {part.get_name()} ended by itself") from part.exception()
@@ -105,6 +108,13 @@ def make_server(app: FastAPI, tls: ServerTls | None = None) -> Server:
         config.load()
         config.ssl = tls.context
     return Server(config, tls)
+
+
+async def _note_stop(assembly: Assembly) -> None:
+    """A disk that hangs must not keep a pod from ending."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(NOTE_WITHIN_S):
+            await asyncio.to_thread(assembly.sidecar.note_stop)
 
 
 async def _end(parts: list[asyncio.Task[None]]) -> None:

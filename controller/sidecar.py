@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from controller.store import LogRow
 from controller.tokens import TokenSource
 from policies.override import arm_for
 from policies.types import Directive, Forecast, Mode
+from sglang_hooks import __version__
 
 MEMORY = Path(":memory:")
 WRITE_PATIENCE_S = 2.0
@@ -73,13 +76,31 @@ class Sidecar:
         self._wall_clock = wall_clock
         self._thread = ThreadPoolExecutor(1, "specgov-order")
 
+    def note_start(self) -> None:
+        """Log that the sidecar runs from now on; written with the first turn's rows."""
+        detail = f"version {__version__} on {socket.gethostname()}, pid {os.getpid()}"
+        self._audit.note(self._wall_clock(), "event", "sidecar_start", {"detail": detail, **self._who()})
+
+    def note_stop(self) -> None:
+        """Log that the loop has ended, and how it left the engine."""
+        left = self.loop.farewell
+        body = {"detail": left.detail, "handed_back": left.handed_back, **self._who()}
+        self._audit.append(self._wall_clock(), "event", "sidecar_stop", body)
+
+    @staticmethod
+    def _who() -> dict[str, Any]:
+        return {"version": __version__, "host": socket.gethostname(), "pid": os.getpid()}
+
     def status(self) -> dict[str, Any]:
         """The whole state on one page."""
-        return views.status(self.loop.last, now_s=self.clock(), dry_run=self.settings.dry_run)
+        settings = self.settings
+        return views.status(
+            self.loop.last, now_s=self.clock(), period_s=settings.loop.period_s, dry_run=settings.dry_run
+        )
 
     def explain(self) -> dict[str, Any]:
         """Why this depth now, and what would change it."""
-        return views.explain(self.loop.last)
+        return views.explain(self.loop.last, now_s=self.clock())
 
     def policy(self) -> dict[str, Any]:
         """The policy in force, its parameters, its schedule, and the shadow."""

@@ -61,6 +61,8 @@ class Steered:
     """Whether every rank that can be seen has taken `wanted`."""
     lease: Lease = Lease.NONE
     lease_left_s: float | None = None
+    lease_left_at_s: float = 0.0
+    """When the engine said `lease_left_s`, in seconds of the loop's clock."""
     holder: str | None = None
     """Who holds the live lease, if anybody."""
     sequence: int = 0
@@ -70,6 +72,12 @@ class Steered:
     error: str | None = None
     rejected: str | None = None
     """Why the engine refused the wanted plan."""
+
+    def left_s(self, now_s: float) -> float | None:
+        """What is left of the live lease at `now_s`; `None`: none, or not known."""
+        if self.lease_left_s is None:
+            return None
+        return max(0.0, self.lease_left_s - (now_s - self.lease_left_at_s))
 
 
 class Steering:
@@ -111,11 +119,13 @@ class Steering:
                 self._set(error=str(error))
         return self.now
 
-    async def shut_down(self) -> None:
-        """Give the lease back if it is ours; raises `EngineError`."""
-        if self.now.lease in (Lease.HELD, Lease.LOST) and not self._dry_run:
-            await self._channel.revoke(self._params.holder)
-            self._set(lease=Lease.NONE, wanted=None, acknowledged=False)
+    async def shut_down(self) -> bool:
+        """Give the lease back if it is ours, and say whether it was; raises `EngineError`."""
+        if self.now.lease not in (Lease.HELD, Lease.LOST) or self._dry_run:
+            return False
+        await self._channel.revoke(self._params.holder)
+        self._set(lease=Lease.NONE, wanted=None, acknowledged=False)
+        return True
 
     def _adopt(self, control: ControlState, now_s: float) -> None:
         """Take over the plan that this holder put in force before it was restarted."""
@@ -157,6 +167,7 @@ class Steering:
             lease=lease,
             holder=holder,
             lease_left_s=control.lease_left_s,
+            lease_left_at_s=now_s,
             pending_ranks=self._pending(control),
         )
 
@@ -203,6 +214,7 @@ class Steering:
             lease=Lease.HELD,
             holder=params.holder,
             lease_left_s=answer.state.lease_left_s,
+            lease_left_at_s=now_s,  # when it was asked for: it may have more left, never less
             pending_ranks=self._pending(answer.state),
         )
 

@@ -19,7 +19,9 @@ def parse(body: bytes) -> Any:
         at, why = error.start, "not UTF-8"
     except json.JSONDecodeError as error:
         at, why = len(text[: error.pos].encode()), error.msg
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise HTTPException(400, "the body is nested too deeply: an order is one flat object") from None
+    except ValueError as error:
         raise HTTPException(400, f"the body cannot be read: {str(error)[:200]}") from None
     raise HTTPException(400, f"the body is not JSON at byte {at}: {why}")
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hmac
+import logging
 from pathlib import Path
 
 from controller.errors import SettingsError
+
+log = logging.getLogger(__name__)
 
 
 class TokenSource:
@@ -36,11 +39,18 @@ class TokenSource:
                 return self._value
         return self._value
 
+    @property
+    def problem(self) -> str | None:
+        """Why nobody can present the secret: its file, by name, is empty; `None`: somebody can."""
+        return f"{self._file} is empty: no token matches" if self._file and self.get() is None else None
+
     def _read(self, file: Path) -> str | None:
         status = file.stat()
         stamp = (status.st_mtime_ns, status.st_size)
         if stamp != self._stamp:
             self._value, self._stamp = file.read_text(encoding="utf-8").strip() or None, stamp
+            if self._value is None:
+                log.warning("the token file %s is empty: there is no token to accept or to send", file)
         return self._value
 
     def matches(self, presented: str) -> bool:

@@ -14,21 +14,29 @@ from controller.recorders import arm_to_json, decision_to_json, override_to_json
 from controller.steering import Lease
 from policies.types import Action, Arm, Forecast, Mode, Observation
 
+LATE_PERIODS, LATE_S = 3, 3.0
+"""A turn older than so many periods, and so many seconds, was the last before something hung."""
 
-def status(result: TickResult | None, *, now_s: float, dry_run: bool) -> dict[str, Any]:
-    """The whole state on one page."""
+
+def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run: bool) -> dict[str, Any]:
+    """The whole state on one page; ages, and what is left of the lease, are as of `now_s`."""
     if result is None:
         return {"mode": str(Mode.AUTO), "headline": "starting: no turn is done yet", "conditions": []}
     override, steered = result.override, result.steered
     obstacle = out_of_reach(result.link, steered)
+    age_s = max(0.0, now_s - result.now_s)
+    late = age_s > max(LATE_PERIODS * period_s, LATE_S)
+    aged = f"{age_s:.0f} s ago: " if late else ""
     return {
-        "headline": headline(result, dry_run=dry_run),
+        "headline": aged + headline(result, dry_run=dry_run),
         "mode": str(override.mode if override else Mode.AUTO),
         "mode_since_unix_s": result.mode_since_unix_s,
         "why": result.decision.detail if obstacle is None else f"nothing is put in force: {obstacle}",
         "type": advice(result, dry_run=dry_run),
         "dry_run": dry_run,
-        "override": {**override_to_json(override), "obstacle": obstacle} if override else None,
+        "override": {**override_to_json(override), "obstacle": obstacle, "limit": _limit(result)}
+        if override
+        else None,
         "fleet_override": override_to_json(result.fleet_override) if result.fleet_override else None,
         "decision": decision_to_json(result.decision),
         "effect": {
@@ -36,7 +44,7 @@ def status(result: TickResult | None, *, now_s: float, dry_run: bool) -> dict[st
             "for_s": max(0.0, now_s - result.effect.since_s),
             "detail": result.effect.detail,
         },
-        "load": load(result.observation),
+        "load": load(result.observation, now_s),
         "depth": {
             "in_force": schedule_or_none(result.in_force),
             "wanted": schedule_or_none(steered.wanted.schedule if steered.wanted else None),
@@ -47,7 +55,7 @@ def status(result: TickResult | None, *, now_s: float, dry_run: bool) -> dict[st
         "lease": {
             "state": str(steered.lease),
             "holder": steered.holder,
-            "left_s": steered.lease_left_s,
+            "left_s": steered.left_s(now_s),
             "sequence": steered.sequence,
             "error": steered.error,
         },
@@ -55,7 +63,8 @@ def status(result: TickResult | None, *, now_s: float, dry_run: bool) -> dict[st
         "conditions": [condition(active) for active in result.conditions],
         "turn": {
             "at_unix_s": result.now_unix_s,
-            "age_s": max(0.0, now_s - result.now_s),
+            "age_s": age_s,
+            "late": late,
             "duration_s": result.duration_s,
         },
     }
@@ -73,6 +82,20 @@ def headline(result: TickResult, *, dry_run: bool) -> str:
     if result.steered.wanted is None:
         return f"SGLang chooses by itself ({who}): {result.decision.detail}"
     return f"governed ({who}), {_using(result)}: {result.decision.detail}"
+
+
+def _limit(result: TickResult) -> str | None:
+    """Than what an order lets nothing go deeper, or shallower: the table that the engine follows."""
+    words = {Mode.NO_DEEPER: "no deeper than", Mode.NO_SHALLOWER: "no shallower than"}
+    if result.override is None or result.override.mode not in words:
+        return None
+    than, table = words[result.override.mode], result.in_force
+    if table is None:
+        return f"{than} what comes into force first"
+    if len(table.rows) == 1:
+        return f"{than} depth {table.rows[0].arm.depth}"
+    bands = [f"depth {row.arm.depth} from batch size {row.min_batch_size}" for row in table.rows]
+    return f"{than} {', '.join(bands)}"
 
 
 def _using(result: TickResult) -> str:
@@ -100,8 +123,8 @@ def advice(result: TickResult, *, dry_run: bool) -> list[str]:
     return [*mends, 'specgov override off --ttl 30m --reason "WHY"']
 
 
-def load(seen: Observation) -> dict[str, Any]:
-    """The load, with its age; null: not known."""
+def load(seen: Observation, now_s: float) -> dict[str, Any]:
+    """The load, with its age at `now_s`; null: not known."""
     return {
         "running_reqs": seen.running_reqs,
         "queue_reqs": seen.queue_reqs,
@@ -109,11 +132,16 @@ def load(seen: Observation) -> dict[str, Any]:
         "max_running_reqs": seen.max_running_reqs,
         "context_tokens": seen.context_tokens,
         "token_usage": seen.token_usage,
-        "age_s": seen.load_age_s,
-        "queue_age_s": seen.queue_age_s,
-        "telemetry_age_s": seen.telemetry_age_s,
+        "age_s": _aged(seen.load_age_s, seen, now_s),
+        "queue_age_s": _aged(seen.queue_age_s, seen, now_s),
+        "telemetry_age_s": _aged(seen.telemetry_age_s, seen, now_s),
         "suspect": list(seen.suspect),
     }
+
+
+def _aged(age_s: float | None, seen: Observation, now_s: float) -> float | None:
+    """The age by now of what was so old when it was seen."""
+    return None if age_s is None else age_s + max(0.0, now_s - seen.now_s)
 
 
 def engine(result: TickResult) -> dict[str, Any]:
@@ -146,23 +174,24 @@ def condition(active: ActiveCondition) -> dict[str, Any]:
     }
 
 
-def explain(result: TickResult | None) -> dict[str, Any]:
+def explain(result: TickResult | None, *, now_s: float) -> dict[str, Any]:
     """Why this depth now: the chain from what was seen to what is in use, and what would change it."""
     if result is None:
         return {"because": ["no turn is done yet"], "would_change": [], "decision": None}
     return {
-        "because": _because(result),
+        "because": _because(result, now_s),
         "would_change": _would_change(result),
         "decision": decision_to_json(result.decision),
         "shadow": decision_to_json(result.shadow) if result.shadow else None,
-        "load": load(result.observation),
+        "load": load(result.observation, now_s),
         "effect": str(result.effect.effect),
     }
 
 
-def _because(result: TickResult) -> list[str]:
+def _because(result: TickResult, now_s: float) -> list[str]:
     seen, decision = result.observation, result.decision
-    aged = "age not known" if seen.load_age_s is None else f"{seen.load_age_s:.1f} s old"
+    age_s = _aged(seen.load_age_s, seen, now_s)
+    aged = "age not known" if age_s is None else f"{age_s:.1f} s old"
     counts = (seen.running_reqs, seen.queue_reqs, seen.batch_size)
     running, waiting, batch = ("unknown" if count is None else str(count) for count in counts)
     requests = f"{running} running, {waiting} waiting, batch size {batch}"
@@ -173,6 +202,9 @@ def _because(result: TickResult) -> list[str]:
         f"lease: {result.steered.lease}",
         f"effect: {result.effect.effect}: {result.effect.detail}",
     ]
+    limit = _limit(result)
+    if limit is not None:
+        lines.append(f"order: {limit}")
     if result.steered.error:
         lines.append(f"last error: {result.steered.error}")
     return lines

@@ -161,6 +161,8 @@ def assemble(
         ),
         min(settings.loop.period_s, RECORD_PATIENCE_S),
     )
+    token = _token(settings.api.token, settings.api.token_file)
+    read_token = _token(settings.api.read_token, settings.api.read_token_file)
     loop = ControlLoop(
         LoopParams(settings.loop.period_s, settings.dry_run, settings.lease.renew_deadline_s),
         scraper=Scraper(
@@ -178,6 +180,7 @@ def assemble(
         conditions=ConditionBoard(),
         records=records,
         store_problem=lambda: keeper.problem or overrides.problem or audit.problem or records.problem,
+        token_problem=lambda: token.problem or read_token.problem,
         clock=clock,
         wall_clock=wall_clock,
     )
@@ -187,8 +190,8 @@ def assemble(
         overrides=overrides,
         audit=audit,
         registry=telemetry.registry,
-        token=_token(settings.api.token, settings.api.token_file),
-        read_token=_token(settings.api.read_token, settings.api.read_token_file),
+        token=token,
+        read_token=read_token,
         policy_name=settings.policy.name,
         forecast=_forecast(policy),
         shadow_difference=apart.to_json,

@@ -10,7 +10,7 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Annotated
 
 import typer
@@ -62,8 +62,13 @@ def _root(*, version: Version = False) -> None:
     """Decides, live, how deep an SGLang server should speculate."""
 
 
-def main() -> None:
-    """Entry point.  A command named as its module needs no other: the sidecar carries none in memory."""
+def main(loaded: Callable[[], object] = lambda: None) -> None:
+    """Run the command that was typed; `loaded` is called before it begins.
+
+    A command named as its module needs no other: the sidecar carries none in memory.
+    """
     asked = sys.argv[1:2]
     end_when_told(Exit.DONE if asked == ["run"] else Exit.TERMINATED)  # a sidecar not begun owes nothing
-    make_app(asked if asked and asked[0] in _modules() else None)()
+    app = make_app(asked if asked and asked[0] in _modules() else None)
+    loaded()
+    app()

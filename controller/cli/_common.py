@@ -26,6 +26,10 @@ TokenFile = Annotated[
     Path | None, typer.Option("--token-file", envvar="SPECGOV_TOKEN_FILE", help="File with the API's token.")
 ]
 DEFAULT_URL = "http://127.0.0.1:9470"
+MEANWHILE = (
+    "Without a sidecar the engine is back on its fallback within 15 s"
+    " (the default of lease.lease_s): curl ENGINE/speculation tells"
+)
 OURS = {
     "/v1/status": "headline",
     "/v1/explain": "because",
@@ -49,25 +53,28 @@ def call(method: str, url: str, path: str, token_file: Path | None, **request: A
             answer = http.request(method, path, headers=_headers(token_file), **request)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         hint = "is it running, and is --url right?"
-        raise SidecarError(f"no sidecar answers at {url}: {error}; {hint}") from None
+        raise SidecarError(f"no sidecar answers at {url}: {error}; {hint} {MEANWHILE}") from None
     try:
         body = answer.json()
     except ValueError:
         raise _stranger(url, f"HTTP {answer.status_code}, not JSON") from None
     if not answer.is_success:
-        raise _refusal(url, answer.status_code, body)
+        raise _refusal(url, answer.status_code, body, token_file)
     if not isinstance(body, dict) or OURS.get(path.partition("?")[0], "") not in {*body, ""}:
         raise _stranger(url, "other JSON")
     return body
 
 
-def _refusal(url: str, code: int, body: Any) -> SidecarError | BadRequestError:
+def _refusal(url: str, code: int, body: Any, token_file: Path | None) -> SidecarError | BadRequestError:
     """What a sidecar refuses, in its own words; anything else comes from somebody else."""
     fault = body.get("error") if isinstance(body, dict) else None
     if not isinstance(fault, dict) or fault.keys() != {"field", "message"} or code == HTTPStatus.NOT_FOUND:
         return _stranger(url, f"HTTP {code}")
     if code == HTTPStatus.UNAUTHORIZED:
         hint = "put it in a file and name that with --token-file or SPECGOV_TOKEN_FILE"
+        if token_file is not None:
+            empty = not token_file.read_text(encoding="utf-8").strip()
+            hint = f"{token_file} is empty" if empty else f"the one in {token_file} is another"
         return SidecarError(f"{url} asks for its token (HTTP 401): {hint}")
     broken_rule = code == HTTPStatus.UNPROCESSABLE_ENTITY
     return (BadRequestError if broken_rule else SidecarError)(fault["message"])

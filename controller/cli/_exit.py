@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NoReturn
 
@@ -36,21 +38,49 @@ MEANING = {
 EPILOG = "Exit codes: " + "; ".join(f"{code:d} {text}" for code, text in MEANING.items()) + "."
 
 
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""Errors of what is written to: a pipe that nobody reads is none of them, Typer ends that quietly."""
+
+
 class Commands(TyperGroup):
     """The commands; an error of ours ends any of them with one line and its code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         try:
-            return super().invoke(ctx)
+            return _run_to_the_last_byte(super().invoke, ctx)
         except SpecgovError as error:
             _say(error)
             sys.exit(code_of(error))
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            _say(f"the output cannot be written: {error.strerror}")
+            _drop_output()
+            sys.exit(Exit.FAILED)
         except KeyboardInterrupt:
             sys.exit(Exit.INTERRUPTED)
 
 
-def _say(error: SpecgovError) -> None:
+def _run_to_the_last_byte(run: Callable[[Any], Any], ctx: Any) -> Any:
+    """What `run` printed is written when it ends, whatever its code; raises `OSError` when it cannot be."""
+    try:
+        answer = run(ctx)
+    except typer.Exit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+    return answer
+
+
+def _drop_output() -> None:
+    """Else the interpreter tries once more to write what is left, and ends with a traceback."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _say(error: SpecgovError | str) -> None:
     from rich.text import Text  # noqa: PLC0415  a sidecar that runs needs no colours
 
     from controller.cli._common import err  # noqa: PLC0415

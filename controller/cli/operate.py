@@ -40,6 +40,8 @@ SILENT = ("unreachable", "unauthorized", "not_sglang")
 """States of the link in which nothing can be said about what the engine follows."""
 ALL = 0.995
 """A share of the tokens above which it is not said."""
+FEW = 0.01
+"""A share of the tokens below which nothing can be said: after a restart there is hardly anything yet."""
 MODES = ("off", "on", "native", "no_deeper", "no_shallower", "auto")
 
 
@@ -68,6 +70,10 @@ def needs_attention(state: dict[str, Any]) -> bool:
 
 def _print_status(state: dict[str, Any]) -> None:
     out.print(Text(state["headline"], "bold"), soft_wrap=True)
+    turn = state.get("turn")
+    if turn is not None and turn["late"]:
+        hint = f"the last turn is {turn['age_s']:.0f} s old: the engine is slow to answer"
+        out.print(Text(hint, "yellow"), soft_wrap=True)
     if "load" not in state:
         return
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -99,7 +105,8 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
         end = override["expires_unix_s"]
         until = "until it is ended" if end is None else f"until {_clock(end)} {_zone()}"
         kept = "" if override["obstacle"] is None else "; kept, not in force"
-        lines.insert(1, ("override", f"{override['detail']}, {until}{kept}"))
+        limit = f"; {override['limit']}" if override["limit"] else ""
+        lines.insert(1, ("override", f"{override['detail']}, {until}{limit}{kept}"))
     return lines
 
 
@@ -248,6 +255,8 @@ def _gained(name: str, balance: dict[str, Any]) -> str:
     gain, error, share = (balance.get(key) for key in ("gain", "se_gain", "share"))
     if gain is None or error is None or share is None:
         return f"not known against {name}"
+    if share < FEW:
+        return f"not known yet against {name}"
     of = "" if share > ALL else f" where that ran too, {100 * share:.0f} % of the tokens"
     return f"{100 * gain:+.1f} % (± {100 * error:.1f}) against {name}{of}"
 

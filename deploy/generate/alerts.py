@@ -172,6 +172,7 @@ CONDITION_ALERTS: Mapping[tuple[Condition, ...], Alert] = {
 }
 
 WITHOUT_ALERT: Mapping[Condition, str] = {
+    Condition.TOKEN_EMPTY: "nothing is governed otherwise; who gives an order is told at once, with the file",
     Condition.DRY_RUN: "an operator's choice, shown on the status page and the dashboards",
 }
 

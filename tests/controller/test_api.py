@@ -87,6 +87,9 @@ async def test_reads_need_the_token_only_where_that_is_set(make):
         ({"mode": "off", "reason": ""}, "reason"),
         ({"mode": "off", "reason": " \t\u00a0"}, "reason"),
         ({"mode": "off", "reason": "a\nb"}, "reason"),
+        ({"mode": "off", "reason": "a\u2028b"}, "reason"),
+        ({"mode": "off", "reason": "a\u202eb"}, "reason"),
+        ({"mode": "off", "reason": "a\u2067b"}, "reason"),
         ({"mode": "off", "reason": "x" * 401}, "reason"),
         ({"mode": "off", "reason": "x", "ttl_s": 0}, "ttl_s"),
         ({"mode": "off", "reason": "x", "ttl_s": 1e9}, "ttl_s"),
@@ -333,5 +336,24 @@ async def test_a_reason_of_two_lines_is_refused_in_words(make):
     bench = await make()
     answer = await bench.api.put("/v1/override", json={"mode": "off", "reason": "a\nb"})
     assert answer.json()["error"]["message"] == (
-        "reason: must be one line, without control characters such as line breaks and tabs"
+        "reason: must be one line, without control characters (line breaks, tabs, turns of direction)"
     )
+
+
+@pytest.mark.parametrize("body", ["[]", "null", '"off"', "7"])
+async def test_a_body_that_is_no_object_is_refused_in_our_words(make, body):
+    """Not in those of the library that reads it."""
+    bench = await make()
+    answer = await bench.api.put("/v1/override", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["error"] == {"field": None, "message": "the body must be a JSON object"}
+
+
+async def test_a_body_that_is_nested_too_deeply_is_refused_in_our_words(make):
+    """Not in those of Python's recursion limit."""
+    bench = await make()
+    body, kind = "[" * 15_000, {"content-type": "application/json"}
+    answer = await bench.api.put("/v1/override", content=body, headers=kind)
+    assert answer.status_code == 400
+    said = "the body is nested too deeply: an order is one flat object"
+    assert answer.json()["error"] == {"field": None, "message": said}

@@ -23,6 +23,7 @@ from controller.errors import BadRequestError, EngineNotFoundError, SettingsErro
 from controller.exposition import parse_loads, parse_server_info
 from controller.launch_flags import parse_depths
 from controller.preflight import Facts, Verdict, check, passed
+from controller.settings import LeaseSettings
 from policies.types import Mode
 from tests.controller.test_exposition import load
 
@@ -110,6 +111,15 @@ def test_preflight_passes_a_server_that_runs_as_it_must(fake_state):
     checks = check(facts(control=parse_control_state(fake_state)))
     assert passed(checks)
     assert [c.name for c in checks if c.verdict is not Verdict.PASS] == ["plain decode"]
+
+
+def test_preflight_names_nothing_that_mends_what_passed(fake_state):
+    """A program that reads `--json` takes every `mend` for something to do."""
+    passing = [
+        each for each in check(facts(control=parse_control_state(fake_state))) if each.verdict is Verdict.PASS
+    ]
+    assert "version" in [each.name for each in passing]
+    assert {each.mend for each in passing} == {""}
 
 
 @pytest.mark.parametrize(
@@ -275,6 +285,9 @@ def test_status_without_a_sidecar_says_where_it_looked(invoke):
     said = invoke("status", "--url", "http://127.0.0.1:9").stderr
     assert "no sidecar answers at http://127.0.0.1:9" in said
     assert "is --url right?" in said
+    assert "the engine is back on its fallback within 15 s" in said
+    assert LeaseSettings().lease_s == 15
+    assert "curl ENGINE/speculation tells" in said
 
 
 @pytest.mark.parametrize(
@@ -432,6 +445,42 @@ async def test_status_and_explain_use_words_for_what_is_not_known(make, invoke, 
     assert "None" not in said
 
 
+@pytest.mark.parametrize(("text", "said"), [("", "is empty"), ("wrong\n", "is another")])
+async def test_a_token_that_is_refused_is_named_by_its_file(invoke, monkeypatch, tmp_path, text, said):
+    """An empty file sends no token, which looks like a wrong one."""
+    file = tmp_path / "token"
+    file.write_text(text)
+    refusal = {"error": {"field": None, "message": "a valid bearer token is needed"}}
+    transport = httpx.MockTransport(lambda _request: httpx.Response(401, json=refusal))
+    whole = httpx.Client
+    monkeypatch.setattr(httpx, "Client", lambda **given: whole(**given, transport=transport))
+    ended = invoke("status", "--token-file", str(file))
+    assert said in ended.stderr
+    assert str(file) in ended.stderr.replace("\n", "")
+
+
+@pytest.mark.parametrize(("mode", "said"), [("no_deeper", "no deeper"), ("no_shallower", "no shallower")])
+async def test_status_and_explain_say_than_what_nothing_may_go_deeper(make, invoke, answers, mode, said):
+    """The table in force when the order came: depth 2 at every batch size."""
+    bench = await make()
+    await bench.run(2)
+    await bench.api.put("/v1/override", json={"mode": mode, "reason": "x"})
+    await bench.run(1)
+    answers((await bench.api.get("/v1/status")).json())
+    assert f"until it is ended; {said} than depth 2" in " ".join(invoke("status").stdout.split())
+    answers((await bench.api.get("/v1/explain")).json())
+    assert f"order: {said} than depth 2\n" in invoke("explain").stdout
+
+
+async def test_status_says_that_the_last_turn_is_old(make, invoke, answers):
+    """What an engine that hangs did 8 s ago is not what it does now."""
+    bench = await make()
+    await bench.tick()
+    bench.clock.now_s += 8
+    answers((await bench.api.get("/v1/status")).json())
+    assert "the last turn is 8 s old: the engine is slow to answer" in invoke("status").stdout
+
+
 def test_explain_prints_evidence_as_people_write_it(invoke, answers):
     """Nested objects and lists too."""
     evidence = {"arms": [{"depth": 2, "tok_s": 812.123456}, {"depth": 0, "tok_s": None}], "sizes": [1, 4]}
@@ -494,6 +543,16 @@ async def test_status_says_why_a_plan_is_not_applied(make, invoke, answers):
                 "always_off": {"gain": 0.0, "se_gain": 0.001, "share": 0.996},
             },
             "not known against always on, +0.0 % (± 0.1) against always off",
+        ),
+        (
+            {
+                "always_on": {"gain": 0.0, "se_gain": 0.05, "share": 0.0099},
+                "always_off": {"gain": 0.0, "se_gain": 0.05, "share": 0.01},
+            },
+            (
+                "not known yet against always on,"
+                " +0.0 % (± 5.0) against always off where that ran too, 1 % of the tokens"
+            ),
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -154,3 +155,37 @@ def test_sigterm_ends_the_first_process_of_a_container_that_has_only_begun(comma
     )
     done = subprocess.run([sys.executable, "-c", program, command], timeout=60, check=False)
     assert done.returncode == code
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
+@pytest.mark.parametrize("words", ["engine-flags --config new.json", "preflight --json", "preflight"])
+def test_output_that_cannot_be_written_is_one_line_and_1(words, tmp_path):
+    """No traceback, neither of the command nor of the interpreter that ends."""
+    given = f" --engine {NOWHERE}" if words.startswith("preflight") else ""
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "controller", *f"{words}{given}".split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        )
+    assert ended.stderr == "error: the output cannot be written: No space left on device\n"
+    assert ended.returncode == Exit.FAILED
+
+
+def test_ctrl_c_while_the_command_is_being_loaded_ends_with_130_and_no_traceback(tmp_path):
+    """The parts of a command take most of its first second to load."""
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "controller", "status"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (Exit.INTERRUPTED, "")

@@ -29,6 +29,23 @@ async def test_what_never_was_lasts_since_the_start_of_the_sidecar(make):
     assert (effect["state"], effect["for_s"]) == ("none", 5.0)
 
 
+async def test_ages_and_what_is_left_of_the_lease_are_counted_to_the_request_not_to_the_turn(make):
+    """An engine that hangs lengthens the turn: 8 s on, a lease of 15 s that was just pushed has 7 left."""
+    bench = await make()
+    await bench.tick()
+    fresh = (await bench.api.get("/v1/status")).json()
+    assert (fresh["lease"]["left_s"], fresh["turn"]["late"]) == (15.0, False)
+    assert not fresh["headline"].startswith("0 s ago")
+    bench.clock.now_s += 8
+    hung = (await bench.api.get("/v1/status")).json()
+    assert (hung["lease"]["left_s"], hung["turn"]["age_s"], hung["turn"]["late"]) == (7.0, 8.0, True)
+    assert hung["headline"] == f"8 s ago: {fresh['headline']}"
+    assert hung["load"]["age_s"] == fresh["load"]["age_s"] + 8
+    assert hung["load"]["telemetry_age_s"] == fresh["load"]["telemetry_age_s"] + 8
+    bench.clock.now_s += 8
+    assert (await bench.api.get("/v1/status")).json()["lease"]["left_s"] == 0.0
+
+
 async def test_an_engine_that_acknowledges_and_does_nothing_is_unconfirmed_then_inert(make):
     """The depth in use is judged under load: 5 s make it unconfirmed, 30 s inert."""
     bench = await make()

@@ -393,3 +393,22 @@ def test_an_engine_in_the_clear_needs_no_certificates_and_trusts_none():
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.get_ca_certs() == []
     assert wiring.trust(None, "https://engine") is True
+
+
+async def test_a_token_file_that_becomes_empty_is_said_and_is_over_once_it_is_filled(make, tmp_path, caplog):
+    """Else nobody can give an order, and nobody knows before the night in which one is needed."""
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    bench = await make(api__token_file=str(file))
+    await bench.tick()
+    assert "token_empty" not in bench.conditions()
+    file.write_text("")
+    await bench.tick()
+    assert "token_empty" in bench.conditions()
+    state = (await bench.api.get("/v1/status")).json()
+    said = next(each for each in state["conditions"] if each["condition"] == "token_empty")
+    assert said["message"] == f"{file} is empty: no token matches"
+    assert f"the token file {file} is empty: there is no token to accept or to send" in caplog.messages
+    file.write_text("another\n")
+    await bench.tick()
+    assert "token_empty" not in bench.conditions()

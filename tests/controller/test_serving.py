@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import signal
+import sqlite3
 import time
 
 import httpx
@@ -58,6 +60,35 @@ async def test_sigterm_gives_the_lease_back_and_ends(served):
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(task, 5)
     assert bench.engine.plan is None
+
+
+async def test_the_log_says_when_the_sidecar_started_and_stopped_and_how_it_left_the_engine(
+    served, tmp_path, caplog
+):
+    """Whoever asks next morning who restarted it at 02:10 finds both rows, and the line in the log."""
+    _, _, task = served
+    caplog.set_level(logging.INFO)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(task, 5)
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as db:
+        rows = [(r, json.loads(b)) for r, b in db.execute("SELECT reason, body FROM log ORDER BY id")]
+    assert rows[0][0] == "sidecar_start"
+    assert rows[0][1]["pid"] == os.getpid()
+    assert rows[-1][0] == "sidecar_stop"
+    assert rows[-1][1]["handed_back"] is True
+    assert "stopping: the engine was handed back, it is on its fallback" in caplog.messages
+
+
+async def test_a_lease_that_cannot_be_given_back_is_said_in_the_log(served, tmp_path):
+    """The engine is gone at SIGTERM: it was not handed back, and the lease ends by itself."""
+    bench, _, task = served
+    bench.engine.fail["/speculation"] = httpx.ConnectError("refused")
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(task, 5)
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as db:
+        reason, body = db.execute("SELECT reason, body FROM log ORDER BY id DESC").fetchone()
+    assert (reason, json.loads(body)["handed_back"]) == ("sidecar_stop", False)
+    assert "it ends by itself" in json.loads(body)["detail"]
 
 
 async def test_stopping_does_not_wait_for_the_next_second(served):
