@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from controller.bench.client import Dialect
 from controller.cli._common import Json, err, out, show_json
+from controller.cli._exit import Exit
 from controller.errors import BadRequestError
 
 
@@ -88,7 +90,15 @@ def bench(
         admin_api_key_file=admin_api_key_file,
         as_json=as_json,
     )
-    outcome = command.run(request, err if as_json else out)
+    console = err if as_json else out
+    try:
+        outcome = command.run(request, console)
+    except command.InterruptedBenchError as stopped:
+        if as_json and stopped.outcome is not None:
+            show_json(to_json(stopped.outcome))
+        err.print(str(stopped), style="yellow", markup=False, soft_wrap=True)
+        ended = Exit.INTERRUPTED if stopped.told is signal.SIGINT else Exit.TERMINATED
+        raise typer.Exit(ended) from None
     if as_json:
         show_json(to_json(outcome))
 

@@ -71,7 +71,7 @@ async def test_servers_take_turns_and_the_others_idle():
             Target(server("plain", second, b), parse_arm("as-is")),
         ]
         found = campaign(targets)
-        found._on_window = lambda w: both.append((first.running, second.running))
+        found.on_window = lambda w: both.append((first.running, second.running))
         await found.sweep([2], rounds=2)
     assert [w.label for w in found.windows] == ["off-cold", "plain", "plain", "off-cold"]
     assert both == [(2, 0), (0, 2), (0, 2), (2, 0)]
@@ -117,6 +117,24 @@ async def test_a_policy_governs_exactly_while_it_is_measured():
         ).sweep([1], rounds=1)
     assert spans == [("engine", "goodput", pytest.approx(2.5))]
     assert ("DELETE", "/speculation") in fake.calls
+
+
+async def test_a_policy_after_a_fixed_arm_is_not_locked_out_by_its_lease():
+    """The plan is handed back before the sidecar begins, not a minute later."""
+    fake, begun_after = FakeServer(), []
+
+    @asynccontextmanager
+    async def govern(under, arm):
+        begun_after.extend(
+            method for method, path in fake.calls if path == "/speculation" and method != "GET"
+        )
+        yield
+
+    async with http(fake) as client:
+        one = server("engine", fake, client)
+        arms = ("depth-2", "policy:goodput")
+        await campaign([Target(one, parse_arm(a)) for a in arms], govern=govern).sweep([1], rounds=1)
+    assert begun_after == ["PUT", "DELETE"]
 
 
 async def test_a_scenario_takes_every_arm_through_every_phase():
