@@ -8,6 +8,7 @@ idle, since they may share a GPU.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -114,12 +115,26 @@ class Campaign:
 
     async def sweep(self, concurrencies: Sequence[int], rounds: int) -> None:
         """Every target at every concurrency, `rounds` times, alternated."""
+        await self.claim()
         async with self.watching():
             for server in self.servers():
                 await self._warm_up(server, max(concurrencies))
             for concurrency, number in itertools.product(concurrencies, range(rounds)):
                 for group in ordered(self.targets, number):
                     await self._visit(group, concurrency, number)
+
+    async def claim(self) -> None:
+        """Take the lease of every server before there is load, or raise `LeaseHeldError`.
+
+        A sidecar without one (its engine idles) would take it as soon as load comes.  With policies alone
+        there is none to take: each brings its own holder.
+        """
+        for group in ordered(self.targets, 0):
+            ours = [target for target in group if target.arm.policy is None]
+            for target in sorted(ours, key=lambda target: target.arm.fixed is None)[:1]:
+                seconds = self.timing.warm_up_s + self.timing.ramp_limit_s + LEASE_MARGIN_S
+                with contextlib.suppress(EngineRefusedError):  # its window will say so
+                    await target.apply(min(MAX_LEASE_S, seconds))
 
     def watching(self) -> AbstractAsyncContextManager[LoopLag]:
         """Watch the load generator's own lateness while the block runs."""
