@@ -30,7 +30,7 @@ from controller.bench.arms import AS_IS, BenchArm, arm_of, parse_arm
 from controller.bench.campaign import Campaign, Failure, Timing, Window
 from controller.bench.client import Client, Dialect
 from controller.bench.cost_profile import cost_profile
-from controller.bench.engine import EngineControl, EngineRefusedError, LeaseHeldError
+from controller.bench.engine import BENCH, EngineControl, EngineRefusedError, LeaseHeldError
 from controller.bench.govern import Governor
 from controller.bench.interruption import until_told
 from controller.bench.outcome import Outcome, to_json
@@ -97,6 +97,8 @@ class BenchRequest:
     api_key_file: Path | None
     admin_api_key_file: Path | None
     as_json: bool
+    run_id: str
+    """Tells the leases of this run from those of another; 1..100 printable characters."""
 
 
 def run(request: BenchRequest, console: Console) -> Outcome:
@@ -243,7 +245,8 @@ async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitSt
     control = await stack.enter_async_context(http(request.admin_api_key_file or request.api_key_file))
     model = request.model or (await _served_model(load) if request.dialect is Dialect.OPENAI else None)
     client = Client(load, time.monotonic, request.dialect, model)
-    return ServerUnderTest(name, client, EngineControl(control, time.monotonic))
+    holder = f"{BENCH}/{request.run_id}"
+    return ServerUnderTest(name, client, EngineControl(control, time.monotonic, holder))
 
 
 async def _served_model(http: httpx.AsyncClient) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -89,6 +90,7 @@ def bench(
         api_key_file=api_key_file,
         admin_api_key_file=admin_api_key_file,
         as_json=as_json,
+        run_id=secrets.token_hex(4),
     )
     console = err if as_json else out
     try:

@@ -108,3 +108,27 @@ def test_a_folder_that_was_there_stays(tmp_path):
     with steered(at=1) as server:
         bench(server, tmp_path / "out")
     assert (tmp_path / "out").is_dir()
+
+
+def test_a_second_benchmark_is_refused_while_the_lease_of_a_first_lives(tmp_path):
+    """No run passes for another, and every one has a name of its own."""
+    with steered(holder="specgov-bench/00c0ffee") as server:
+        result = bench(server, tmp_path / "out")
+    assert result.exit_code == 1
+    assert "specgov-bench/00c0ffee holds the lease of this server: stop that benchmark" in " ".join(
+        result.stderr.split()
+    )
+    assert server.holders == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_run_has_a_holder_of_its_own(tmp_path):
+    """The same for all plans of a run."""
+    names = []
+    for _ in range(2):
+        with steered() as server:
+            bench(server, tmp_path / "out")
+        names.append(set(server.holders))
+    assert [len(each) for each in names] == [1, 1]
+    assert names[0] != names[1]
+    assert all(name.startswith("specgov-bench/") for each in names for name in each)
