@@ -7,27 +7,20 @@ import json
 import random
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from controller.bench import courses, report
 from controller.bench.arms import AS_IS, BenchArm, arm_of, parse_arm
-from controller.bench.campaign import Campaign, Failure, Timing, Window
+from controller.bench.campaign import Campaign, Timing
 from controller.bench.client import Client, Dialect
 from controller.bench.cost_profile import cost_profile
 from controller.bench.engine import BENCH, EngineControl, EngineRefusedError, LeaseHeldError
@@ -35,6 +28,7 @@ from controller.bench.govern import Governor
 from controller.bench.interruption import until_told
 from controller.bench.outcome import Outcome, to_json
 from controller.bench.plots import write_plots
+from controller.bench.progress import showing
 from controller.bench.prompts import (
     Coding,
     Encyclopedic,
@@ -105,8 +99,10 @@ def run(request: BenchRequest, console: Console) -> Outcome:
     """Measure, print, write; raises `BadRequestError`, `BenchError`, `InterruptedBenchError`."""
     with _folder(request.output):
         outcome, told = _measured(request, console)
-        if outcome is not None and (outcome.windows or told is None):
+        if outcome is not None and told is None:
             _write(outcome, request.output, console)
+        elif outcome is not None and outcome.windows:  # whoever sent SIGTERM may not wait for plots
+            _write_results(outcome, request.output)
     if told is not None:
         raise InterruptedBenchError(outcome, told, request.output)
     assert outcome is not None  # noqa: S101 - for the type checker: only a signal leaves none
@@ -217,18 +213,29 @@ def _campaign(request: BenchRequest, targets: list[Target], source_of: _Sources)
 
 
 async def _run(request: BenchRequest, campaign: Campaign, source_of: _Sources, console: Console) -> None:
-    visits = len(campaign.targets) * request.rounds
+    course, windows, seconds = _course(request, campaign, source_of, console)
+    with showing(console, Console(stderr=True, highlight=False), windows, seconds) as campaign.on_window:
+        await course()
+
+
+def _course(
+    request: BenchRequest, campaign: Campaign, source_of: _Sources, console: Console
+) -> tuple[Callable[[], Awaitable[None]], int, float]:
+    """What to do, how many windows that makes, and about how many seconds it takes."""
+    visits, rounds, timing = len(campaign.targets) * request.rounds, request.rounds, request.timing
     if request.scenario is not None:
         phases = _phases(request.scenario)
-        with _progress(console, campaign, visits * len(phases)):
-            await courses.run_scenario(campaign, phases, source_of, request.rounds)
-    elif request.arrivals is not None:
+        seconds = visits * sum(phase.seconds for phase in phases)
+        run = partial(courses.run_scenario, campaign, phases, source_of, rounds)
+        return run, visits * len(phases), seconds
+    if request.arrivals is not None:
         arrivals = _arrivals(request, console)
-        with _progress(console, campaign, visits):
-            await courses.run_trace(campaign, arrivals, request.rounds)
-    else:
-        with _progress(console, campaign, visits * len(request.concurrencies)):
-            await campaign.sweep(request.concurrencies, request.rounds)
+        run = partial(courses.run_trace, campaign, arrivals, rounds)
+        return run, visits, visits * max((at_s for at_s, _ in arrivals), default=0.0)
+    windows = visits * len(request.concurrencies)
+    warm_up_s = len(campaign.servers()) * timing.warm_up_s
+    seconds = warm_up_s + windows * (timing.settle_s + timing.window_s)
+    return partial(campaign.sweep, request.concurrencies, rounds), windows, seconds
 
 
 async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitStack) -> ServerUnderTest:
@@ -346,8 +353,12 @@ def _about(request: BenchRequest, state: dict[str, Any] | None, labels: list[str
     }
 
 
-def _write(outcome: Outcome, folder: Path, console: Console) -> None:
+def _write_results(outcome: Outcome, folder: Path) -> None:
     (folder / "results.json").write_text(json.dumps(to_json(outcome), indent=1) + "\n", encoding="utf-8")
+
+
+def _write(outcome: Outcome, folder: Path, console: Console) -> None:
+    _write_results(outcome, folder)
     written = ["results.json"]
     profile = cost_profile(outcome, folder.name)
     if profile is not None:
@@ -374,20 +385,3 @@ def _show(outcome: Outcome, console: Console) -> None:
         console.print(sentence, markup=False)
     for warning in report.warnings(outcome):
         console.print(warning, style="yellow", markup=False)
-
-
-@contextmanager
-def _progress(console: Console, campaign: Campaign, total: int) -> Iterator[None]:
-    """Show how far the campaign is while the block runs."""
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.description}"), console=console) as progress:
-        task = progress.add_task("starting", total=total)
-        campaign.on_window = lambda result: progress.update(task, advance=1, description=_line(result))
-        yield
-
-
-def _line(result: Window | Failure) -> str:
-    at = "" if result.concurrency is None else f" C={result.concurrency}"
-    if isinstance(result, Failure):
-        return f"{result.label}{at}: failed"
-    return f"{result.label}{at}: {result.stats.output_tok_s:.0f} tok/s"
