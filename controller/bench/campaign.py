@@ -8,6 +8,7 @@ idle, since they may share a GPU.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -109,17 +110,31 @@ class Campaign:
         self.rng = random.Random(seed)  # noqa: S311 - load, not secrets
         self.clock = clock
         self._govern = govern
-        self._on_window = on_window
+        self.on_window = on_window
         self._lag = LoopLag(clock)
 
     async def sweep(self, concurrencies: Sequence[int], rounds: int) -> None:
         """Every target at every concurrency, `rounds` times, alternated."""
+        await self.claim()
         async with self.watching():
             for server in self.servers():
                 await self._warm_up(server, max(concurrencies))
             for concurrency, number in itertools.product(concurrencies, range(rounds)):
                 for group in ordered(self.targets, number):
                     await self._visit(group, concurrency, number)
+
+    async def claim(self) -> None:
+        """Take the lease of every server before there is load, or raise `LeaseHeldError`.
+
+        A sidecar without one (its engine idles) would take it as soon as load comes.  With policies alone
+        there is none to take: each brings its own holder.
+        """
+        for group in ordered(self.targets, 0):
+            ours = [target for target in group if target.arm.policy is None]
+            for target in sorted(ours, key=lambda target: target.arm.fixed is None)[:1]:
+                seconds = self.timing.warm_up_s + self.timing.ramp_limit_s + LEASE_MARGIN_S
+                with contextlib.suppress(EngineRefusedError):  # its window will say so
+                    await target.apply(min(MAX_LEASE_S, seconds))
 
     def watching(self) -> AbstractAsyncContextManager[LoopLag]:
         """Watch the load generator's own lateness while the block runs."""
@@ -158,22 +173,25 @@ class Campaign:
             **{"concurrency": None, "round": 0, "phase": None, **notes},
         )
         self.windows.append(window)
-        self._on_window(window)
+        self.on_window(window)
         return window
 
     def fail(self, label: str, concurrency: int | None, problem: Exception) -> None:
         """Note that a target could not be measured."""
         failure = Failure(label, concurrency, str(problem))
         self.failures.append(failure)
-        self._on_window(failure)
+        self.on_window(failure)
 
     @asynccontextmanager
     async def in_force(self, target: Target, seconds: float) -> AsyncIterator[None]:
         """The arm is in force while the block runs, which may take `seconds`.
 
-        A policy's sidecar hands back at the end; a fixed arm's lease would run out a minute later.
+        A policy's sidecar hands back at the end; a fixed arm's lease would run out a minute later, and
+        would lock that sidecar out, so it is handed back before.
         """
         if target.arm.policy is not None:
+            if target.server.control is not None:
+                await target.server.control.release()
             async with self._govern(target.server, target.arm):
                 yield
             return
@@ -188,9 +206,11 @@ class Campaign:
         if self.timing.warm_up_s <= 0:
             return
         loop = server.begin(self.source, self.rng, self.stream_every)
-        await loop.scale(concurrency)
-        await asyncio.sleep(self.timing.warm_up_s)
-        await server.end()
+        try:
+            await loop.scale(concurrency)
+            await asyncio.sleep(self.timing.warm_up_s)
+        finally:
+            await server.end()
 
     async def _visit(self, group: Sequence[Target], concurrency: int, number: int) -> None:
         server = group[0].server

@@ -5,34 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from controller.bench import courses, report
 from controller.bench.arms import AS_IS, BenchArm, arm_of, parse_arm
-from controller.bench.campaign import Campaign, Failure, Timing, Window
+from controller.bench.campaign import Campaign, Timing
 from controller.bench.client import Client, Dialect
 from controller.bench.cost_profile import cost_profile
-from controller.bench.engine import EngineControl, EngineRefusedError, LeaseHeldError
+from controller.bench.engine import BENCH, EngineControl, EngineRefusedError, LeaseHeldError
 from controller.bench.govern import Governor
+from controller.bench.interruption import until_told
 from controller.bench.outcome import Outcome, to_json
 from controller.bench.plots import write_plots
+from controller.bench.progress import showing
 from controller.bench.prompts import (
     Coding,
     Encyclopedic,
@@ -48,10 +44,24 @@ from controller.simulation.arrivals import InvalidArrivalsError, describe_bad_ro
 from policies.types import Gear
 
 REQUEST_TIMEOUT_S = 600.0
+HAND_BACK_WITHIN_S = 5.0
 
 
 class BenchError(SpecgovError):
     """Nothing could be measured: the server is away, or cannot do what was asked for."""
+
+
+class InterruptedBenchError(SpecgovError):
+    """Ctrl-C or SIGTERM ended the benchmark; `outcome` holds what was measured until then, if anything."""
+
+    def __init__(self, outcome: Outcome | None, told: signal.Signals, folder: Path) -> None:
+        kept = outcome if outcome is not None and outcome.windows else None
+        what = "nothing was measured"
+        if kept is not None:
+            what = f"{len(kept.windows)} window{'s' * (len(kept.windows) > 1)} measured, kept in {folder}"
+        super().__init__(f"interrupted by {told.name}: {what}")
+        self.outcome = kept
+        self.told = told
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +91,21 @@ class BenchRequest:
     api_key_file: Path | None
     admin_api_key_file: Path | None
     as_json: bool
+    run_id: str
+    """Tells the leases of this run from those of another; 1..100 printable characters."""
 
 
 def run(request: BenchRequest, console: Console) -> Outcome:
-    """Measure, print, write; raises `BadRequestError`, `BenchError`."""
-    _make_folder(request.output)
-    source_of, arms = _sources(request.prompts), _parse(request.arms)
-    try:
-        outcome = asyncio.run(_measure(request, arms, source_of, console))
-    except httpx.ConnectError as problem:
-        hint = "is it running, and is --engine right?"
-        raise BenchError(f"no server answers at {request.engine}: {problem}; {hint}") from None
-    except httpx.HTTPError as problem:
-        raise BenchError(f"{type(problem).__name__} at {request.engine}: {problem}") from None
-    except (EngineRefusedError, LeaseHeldError) as problem:
-        raise BenchError(str(problem)) from None
-    _write(outcome, request.output, console)
+    """Measure, print, write; raises `BadRequestError`, `BenchError`, `InterruptedBenchError`."""
+    with _folder(request.output):
+        outcome, told = _measured(request, console)
+        if outcome is not None and told is None:
+            _write(outcome, request.output, console)
+        elif outcome is not None and outcome.windows:  # whoever sent SIGTERM may not wait for plots
+            _write_results(outcome, request.output)
+    if told is not None:
+        raise InterruptedBenchError(outcome, told, request.output)
+    assert outcome is not None  # noqa: S101 - for the type checker: only a signal leaves none
     if not request.as_json:
         _show(outcome, console)
     if not outcome.windows:
@@ -104,11 +113,33 @@ def run(request: BenchRequest, console: Console) -> Outcome:
     return outcome
 
 
-def _make_folder(folder: Path) -> None:
+def _measured(request: BenchRequest, console: Console) -> tuple[Outcome | None, signal.Signals | None]:
+    source_of, arms = _sources(request.prompts), _parse(request.arms)
+    try:
+        return asyncio.run(until_told(_measure(request, arms, source_of, console)))
+    except httpx.ConnectError as problem:
+        hint = "is it running, and is --engine right?"
+        raise BenchError(f"no server answers at {request.engine}: {problem}; {hint}") from None
+    except httpx.HTTPError as problem:
+        raise BenchError(f"{type(problem).__name__} at {request.engine}: {problem}") from None
+    except (EngineRefusedError, LeaseHeldError) as problem:
+        raise BenchError(str(problem)) from None
+
+
+@contextmanager
+def _folder(folder: Path) -> Iterator[None]:
+    """Make the folder, before hours of measuring; take it away again when nothing came into it."""
+    made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise BadRequestError(f"--output must be a folder, got {folder}: {problem.strerror}") from None
+    try:
+        yield
+    finally:
+        if made:
+            with suppress(OSError):  # not empty
+                folder.rmdir()
 
 
 class _Sources:
@@ -156,23 +187,21 @@ async def _measure(
             engine.control = None
         for name, url in request.beside:
             targets.append(Target(await _server(name, url, request, stack), BenchArm(AS_IS)))
-        campaign = await _run(request, targets, source_of, stack, console)
-        if state and steered:
-            await _hand_back(engine)
-        about = _about(request, state, [t.label for t in targets])
+        campaign = _campaign(request, targets, source_of)
+        whole = True
+        try:
+            await _run(request, campaign, source_of, console)
+        except asyncio.CancelledError:  # by a signal: what was measured is kept
+            whole = False
+        finally:
+            if engine.control and steered:
+                await _hand_back(engine.control, request.engine, console)
+        about = _about(request, state, [t.label for t in targets]) | {"interrupted": not whole}
         return Outcome(about, campaign.windows, campaign.depths, campaign.failures, plain=request.plain)
 
 
-async def _run(
-    request: BenchRequest, targets: list[Target], source_of: _Sources, stack: AsyncExitStack, console: Console
-) -> Campaign:
-    progress = stack.enter_context(_progress(console))
-    task = progress.add_task("starting", total=None)
-
-    def done(result: Window | Failure) -> None:
-        progress.update(task, advance=1, description=_line(result))
-
-    campaign = Campaign(
+def _campaign(request: BenchRequest, targets: list[Target], source_of: _Sources) -> Campaign:
+    return Campaign(
         targets,
         source=source_of(None),
         timing=request.timing,
@@ -180,19 +209,33 @@ async def _run(
         seed=request.seed,
         clock=time.monotonic,
         govern=Governor(request.output, request.config, request.api_key_file, request.admin_api_key_file),
-        on_window=done,
     )
+
+
+async def _run(request: BenchRequest, campaign: Campaign, source_of: _Sources, console: Console) -> None:
+    course, windows, seconds = _course(request, campaign, source_of, console)
+    with showing(console, Console(stderr=True, highlight=False), windows, seconds) as campaign.on_window:
+        await course()
+
+
+def _course(
+    request: BenchRequest, campaign: Campaign, source_of: _Sources, console: Console
+) -> tuple[Callable[[], Awaitable[None]], int, float]:
+    """What to do, how many windows that makes, and about how many seconds it takes."""
+    visits, rounds, timing = len(campaign.targets) * request.rounds, request.rounds, request.timing
     if request.scenario is not None:
         phases = _phases(request.scenario)
-        progress.update(task, total=len(targets) * request.rounds * len(phases))
-        await courses.run_scenario(campaign, phases, source_of, request.rounds)
-    elif request.arrivals is not None:
-        progress.update(task, total=len(targets) * request.rounds)
-        await courses.run_trace(campaign, _arrivals(request, console), request.rounds)
-    else:
-        progress.update(task, total=len(targets) * request.rounds * len(request.concurrencies))
-        await campaign.sweep(request.concurrencies, request.rounds)
-    return campaign
+        seconds = visits * sum(phase.seconds for phase in phases)
+        run = partial(courses.run_scenario, campaign, phases, source_of, rounds)
+        return run, visits * len(phases), seconds
+    if request.arrivals is not None:
+        arrivals = _arrivals(request, console)
+        run = partial(courses.run_trace, campaign, arrivals, rounds)
+        return run, visits, visits * max((at_s for at_s, _ in arrivals), default=0.0)
+    windows = visits * len(request.concurrencies)
+    warm_up_s = len(campaign.servers()) * timing.warm_up_s
+    seconds = warm_up_s + windows * (timing.settle_s + timing.window_s)
+    return partial(campaign.sweep, request.concurrencies, rounds), windows, seconds
 
 
 async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitStack) -> ServerUnderTest:
@@ -209,7 +252,8 @@ async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitSt
     control = await stack.enter_async_context(http(request.admin_api_key_file or request.api_key_file))
     model = request.model or (await _served_model(load) if request.dialect is Dialect.OPENAI else None)
     client = Client(load, time.monotonic, request.dialect, model)
-    return ServerUnderTest(name, client, EngineControl(control, time.monotonic))
+    holder = f"{BENCH}/{request.run_id}"
+    return ServerUnderTest(name, client, EngineControl(control, time.monotonic, holder))
 
 
 async def _served_model(http: httpx.AsyncClient) -> str:
@@ -255,9 +299,17 @@ def _runnable(arms: list[BenchArm], state: dict[str, Any] | None) -> list[BenchA
     ]
 
 
-async def _hand_back(engine: ServerUnderTest) -> None:
-    if engine.control is not None:
-        await engine.control.release()
+async def _hand_back(control: EngineControl, url: str, console: Console) -> None:
+    """However the benchmark ended; a server that does not take it keeps the last arm until its lease ends."""
+    try:
+        async with asyncio.timeout(HAND_BACK_WITHIN_S):
+            await control.release()
+    except LeaseHeldError:
+        return  # it is another's, so nothing is ours
+    except (EngineRefusedError, httpx.HTTPError, TimeoutError) as problem:
+        why = str(problem) or f"no answer in {HAND_BACK_WITHIN_S:g} s"
+        text = f"{url} was not handed back ({why}): the lease of the last arm ends by itself"
+        console.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
 def _phases(path: Path) -> tuple[Phase, ...]:
@@ -301,8 +353,12 @@ def _about(request: BenchRequest, state: dict[str, Any] | None, labels: list[str
     }
 
 
-def _write(outcome: Outcome, folder: Path, console: Console) -> None:
+def _write_results(outcome: Outcome, folder: Path) -> None:
     (folder / "results.json").write_text(json.dumps(to_json(outcome), indent=1) + "\n", encoding="utf-8")
+
+
+def _write(outcome: Outcome, folder: Path, console: Console) -> None:
+    _write_results(outcome, folder)
     written = ["results.json"]
     profile = cost_profile(outcome, folder.name)
     if profile is not None:
@@ -329,15 +385,3 @@ def _show(outcome: Outcome, console: Console) -> None:
         console.print(sentence, markup=False)
     for warning in report.warnings(outcome):
         console.print(warning, style="yellow", markup=False)
-
-
-def _progress(console: Console) -> Progress:
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(*columns, TextColumn("{task.description}"), console=console)
-
-
-def _line(result: Window | Failure) -> str:
-    at = "" if result.concurrency is None else f" C={result.concurrency}"
-    if isinstance(result, Failure):
-        return f"{result.label}{at}: failed"
-    return f"{result.label}{at}: {result.stats.output_tok_s:.0f} tok/s"

@@ -19,6 +19,7 @@ async def run_scenario(
     campaign: Campaign, phases: Sequence[Phase], source_of: Callable[[str | None], PromptSource], rounds: int
 ) -> None:
     """Every target through all phases, `rounds` times in alternated order; one window a phase."""
+    await campaign.claim()
     async with campaign.watching():
         for number in range(rounds):
             for group in ordered(campaign.targets, number):

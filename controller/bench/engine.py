@@ -15,6 +15,7 @@ import httpx
 from policies.types import Arm
 
 _POLL_S = 0.02
+BENCH = "specgov-bench"
 
 
 class EngineRefusedError(Exception):
@@ -28,8 +29,9 @@ class LeaseHeldError(Exception):
     """
 
     def __init__(self, holder: str) -> None:
+        kind = "benchmark" if holder.startswith(BENCH) else "sidecar"
         super().__init__(
-            f"{holder} holds the lease of this server: stop that sidecar (its lease then ends by itself),"
+            f"{holder} holds the lease of this server: stop that {kind} (its lease then ends by itself),"
             " or measure the server as it is with --arms as-is"
         )
 
@@ -49,7 +51,8 @@ class EngineControl:
 
     http: httpx.AsyncClient
     clock: Callable[[], float]
-    holder: str = "specgov-bench"
+    holder: str = BENCH
+    """One run must not pass for another: `specgov bench` adds a random part."""
 
     async def state(self) -> dict[str, Any] | None:
         """The answer of `GET /speculation`; `None` where the server has no such endpoint."""

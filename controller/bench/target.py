@@ -17,6 +17,7 @@ from controller.bench.load import ClosedLoop
 from controller.bench.prompts import PromptSource
 
 CONFIRM_WITHIN_S = 10.0
+_ABORT_WITHIN_S = 5.0
 _POLL_S = 0.02
 _FLOWING_SHARE = 0.95
 
@@ -46,7 +47,9 @@ class ServerUnderTest:
         if self.loop is not None:
             await self.loop.cancel()
         with contextlib.suppress(httpx.HTTPError):
-            await self.client.http.post("/abort_request", json={"rid": "", "abort_all": True})
+            await self.client.http.post(
+                "/abort_request", json={"rid": "", "abort_all": True}, timeout=_ABORT_WITHIN_S
+            )
 
 
 @dataclass(frozen=True, slots=True)

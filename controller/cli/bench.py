@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,7 @@ import typer
 
 from controller.bench.client import Dialect
 from controller.cli._common import Json, err, out, show_json
+from controller.cli._exit import Exit
 from controller.errors import BadRequestError
 
 
@@ -87,8 +90,17 @@ def bench(
         api_key_file=api_key_file,
         admin_api_key_file=admin_api_key_file,
         as_json=as_json,
+        run_id=secrets.token_hex(4),
     )
-    outcome = command.run(request, err if as_json else out)
+    console = err if as_json else out
+    try:
+        outcome = command.run(request, console)
+    except command.InterruptedBenchError as stopped:
+        if as_json and stopped.outcome is not None:
+            show_json(to_json(stopped.outcome))
+        err.print(str(stopped), style="yellow", markup=False, soft_wrap=True)
+        ended = Exit.INTERRUPTED if stopped.told is signal.SIGINT else Exit.TERMINATED
+        raise typer.Exit(ended) from None
     if as_json:
         show_json(to_json(outcome))
 

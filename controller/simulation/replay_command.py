@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class ReplayRequest:
 def run(request: ReplayRequest) -> None:
     """Replay and print; raises `BadRequestError`."""
     _check_plot(request.plot)
+    _check_duration(request.duration_s)
     scenario = _scenario(request)
     runs = list(_policy_runs(scenario, request.policies, warm=request.warm))
     base = list(_baseline_runs(scenario)) if request.baselines else []
@@ -71,7 +73,7 @@ def _scenario(request: ReplayRequest) -> Scenario:
         trace = _read(request).scaled(request.rate_scale)
         scenario = Scenario(
             profile=load_profile(request.profile),
-            trace=trace.lasting(request.duration_s) if request.duration_s else trace,
+            trace=trace if request.duration_s is None else trace.lasting(request.duration_s),
             acceptance=parse_acceptance(request.acceptance),
             engine=request.engine,
             seed=request.seed,
@@ -140,6 +142,12 @@ def _progress(name: str, scenario: Scenario) -> Iterator[Any]:
     with Progress(*columns, TimeElapsedColumn(), console=_errors, transient=True, disable=hidden) as bars:
         task = bars.add_task(name, total=scenario.trace.duration_s)
         yield lambda seconds: bars.update(task, completed=seconds)
+
+
+def _check_duration(duration_s: float | None) -> None:
+    if duration_s is not None and not (math.isfinite(duration_s) and duration_s > 0):
+        rule = f"must be finite seconds > 0, got {duration_s:g}"
+        raise BadRequestError(f"--duration {rule}; leave it out for the trace as long as it is")
 
 
 def _check_plot(path: Path | None) -> None:

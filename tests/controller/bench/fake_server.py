@@ -30,7 +30,7 @@ class FakeServer(httpx.AsyncBaseTransport):
         self.depth, self.gear = 0, "cold"
         self.sequence = 0
         self.calls = []
-        self.running = 0
+        self.running = self.generated = 0
         self.cells = defaultdict(
             lambda: dict.fromkeys(("steps", "request_steps", "tokens", "timed_steps", "timed_seconds"), 0)
         )
@@ -43,6 +43,7 @@ class FakeServer(httpx.AsyncBaseTransport):
         if path == "/speculation":
             return self._speculation(request.method, body)
         if path == "/generate":
+            self.generated += 1
             return await self._generate(body)
         return httpx.Response(200, json=[True])
 

@@ -71,7 +71,7 @@ async def test_servers_take_turns_and_the_others_idle():
             Target(server("plain", second, b), parse_arm("as-is")),
         ]
         found = campaign(targets)
-        found._on_window = lambda w: both.append((first.running, second.running))
+        found.on_window = lambda w: both.append((first.running, second.running))
         await found.sweep([2], rounds=2)
     assert [w.label for w in found.windows] == ["off-cold", "plain", "plain", "off-cold"]
     assert both == [(2, 0), (0, 2), (0, 2), (2, 0)]
@@ -119,6 +119,24 @@ async def test_a_policy_governs_exactly_while_it_is_measured():
     assert ("DELETE", "/speculation") in fake.calls
 
 
+async def test_a_policy_after_a_fixed_arm_is_not_locked_out_by_its_lease():
+    """The plan (of the claim, then of the window) is handed back before the sidecar begins."""
+    fake, begun_after = FakeServer(), []
+
+    @asynccontextmanager
+    async def govern(under, arm):
+        begun_after.extend(
+            method for method, path in fake.calls if path == "/speculation" and method != "GET"
+        )
+        yield
+
+    async with http(fake) as client:
+        one = server("engine", fake, client)
+        arms = ("depth-2", "policy:goodput")
+        await campaign([Target(one, parse_arm(a)) for a in arms], govern=govern).sweep([1], rounds=1)
+    assert begun_after == ["PUT", "PUT", "DELETE"]
+
+
 async def test_a_scenario_takes_every_arm_through_every_phase():
     """Two phases of 1 and 4 clients, each arm; load and instruments change at the phase."""
     fake = FakeServer()
@@ -153,9 +171,9 @@ async def test_a_trace_sends_the_same_requests_to_every_arm():
     assert tokens == [pytest.approx(150), pytest.approx(150)]
 
 
-@pytest.mark.parametrize("arm", ["off-cold", "native"])
-async def test_the_lease_of_another_holder_ends_the_benchmark_at_the_first_refusal(arm):
-    """One PUT or DELETE, one message with the holder and the remedy; no further arm is tried."""
+@pytest.mark.parametrize(("arm", "arm_after"), [("off-cold", "depth-2"), ("native", "native")])
+async def test_the_lease_of_another_holder_ends_the_benchmark_before_there_is_load(arm, arm_after):
+    """One PUT or DELETE, one message with the holder and the remedy; no load, no further arm is tried."""
     fake = FakeServer()
     real = fake._speculation
 
@@ -167,14 +185,16 @@ async def test_the_lease_of_another_holder_ends_the_benchmark_at_the_first_refus
     fake._speculation = taken
     async with http(fake) as client:
         one = server("engine", fake, client)
-        found = campaign([Target(one, parse_arm(arm)), Target(one, parse_arm("depth-2"))])
+        arms = [Target(one, parse_arm(label)) for label in dict.fromkeys((arm, arm_after))]
+        found = campaign(arms, timing=Timing(warm_up_s=5.0))
         with pytest.raises(LeaseHeldError, match=r"specgov/pod-7 holds the lease .* stop that sidecar"):
             await found.sweep([1, 4], rounds=2)
     assert [method for method, path in fake.calls if path == "/speculation" and method != "GET"] == [
         "PUT" if arm == "off-cold" else "DELETE"
     ]
     assert found.windows == found.failures == []
-    assert fake.running == 0
+    assert fake.generated == 0
+    assert asyncio.get_running_loop().time() < 0.1
 
 
 async def test_a_409_for_the_sequence_fails_one_arm_only():

@@ -100,6 +100,9 @@ def test_a_whole_run_over_http_writes_json_and_plots(tmp_path):
     assert all(w["stats"]["output_tok_s"] > 0 for w in found["windows"])
     assert (tmp_path / "throughput.png").exists()
     assert not (tmp_path / "profile.json").exists()
+    assert result.stderr.startswith("2 windows, about 0.0 min\n")
+    said = [line.rpartition(":")[0] for line in result.stderr.splitlines() if " of 2 " in line]
+    assert said == ["1 of 2  engine C=1", "2 of 2  engine C=2"]
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,10 @@ def test_strict_refuses_bad_rows(app, tmp_path):
     [
         (("--acceptance", "2"), "acceptance must be probabilities 0..1"),
         (("--rate-scale", "0"), "rate_scale must be > 0"),
+        (("--duration", "inf"), "--duration must be finite seconds > 0, got inf; leave it out"),
+        (("--duration", "nan"), "--duration must be finite seconds > 0, got nan; leave it out"),
+        (("--duration", "0"), "--duration must be finite seconds > 0, got 0; leave it out"),
+        (("--duration", "-1"), "--duration must be finite seconds > 0, got -1; leave it out"),
         (("--policy", "clever"), "policy.name must be one of"),
         (("--plot", "x.doc"), "--plot must be a file .png, .svg, .pdf"),
     ],

@@ -1,0 +1,14 @@
+"""What a benchmark says while it runs, where there is no terminal to draw a bar on."""
+
+from controller.bench.campaign import Failure
+from controller.bench.progress import PlainProgress
+
+
+def test_without_a_terminal_it_says_how_long_and_then_every_result():
+    """Twelve windows in 90 s; a failure counts as a result."""
+    said = []
+    tell = PlainProgress(12, 90.0, said.append)
+    assert said == ["12 windows, about 1.5 min"]
+    tell(Failure("depth-4", 16, "not in use"))
+    tell(Failure("native", None, "refused"))
+    assert said[1:] == ["1 of 12  depth-4 C=16: failed", "2 of 12  native: failed"]
