@@ -27,7 +27,7 @@ from controller.tokens import TokenSource
 
 SECRETS = {"api": "tok-api-7f3a", "read": "tok-read-91bc", "key": "tok-key-55d0", "admin": "tok-admin-c2e8"}
 HOSTILE = (
-    '<img src=x onerror="alert(1)"><script>alert(2)</script> ${7*7} {{7*7}} \' " & \u202e '
+    '<img src=x onerror="alert(1)"><script>alert(2)</script> ${7*7} {{7*7}} \' "  & '
     "\\u0000 =cmd|' /C calc'!A0"
 )
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 TOKEN = "s3cret"
 WAIT_S = 20
-HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script> ${1} &amp; \u202e'
+HOSTILE = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script> ${1} &amp;'
 
 
 @pytest.fixture(scope="module")
