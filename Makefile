@@ -87,7 +87,7 @@ TRACE ?= build/AzureLLMInferenceTrace_code.csv
 bench-regret: $(STAMP)  ## decode time that policies waste, on an Azure trace (TRACE=file): about an hour
 	$(BIN)/python -m tests.benchmarks.regret --trace $(TRACE) --out build/replay
 
-bench-machines: $(STAMP)  ## the default policy on machines, acceptances and loads drawn at random: ten minutes
+bench-machines: $(STAMP)  ## the default policy on machines, acceptances and loads drawn at random: some minutes
 	$(BIN)/python -m tests.benchmarks.any_machine --out build/machines
 
 GPU_WORK ?= build/gpu
