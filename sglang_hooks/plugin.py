@@ -209,7 +209,7 @@ class SchedulerHooks:
         """Record what a batch yielded and how long after the one before it was done."""
         record = None
         try:
-            record = self._recording(batch, result, _prefill_launched(scheduler))
+            record = self._recording(scheduler, batch, result)
         except Exception:
             self.guard.failed("looking at a result")
         output = original(scheduler, batch, result)
@@ -220,7 +220,7 @@ class SchedulerHooks:
                 self.guard.failed("recording a result")
         return output
 
-    def _recording(self, batch: Any, result: Any, prefill_behind: bool) -> Callable[[], None] | None:
+    def _recording(self, scheduler: Any, batch: Any, result: Any) -> Callable[[], None] | None:
         """What to do once the batch has been processed; who had finished can be seen only before."""
         control = self._control
         if control is None or control.policy is None:
@@ -228,8 +228,9 @@ class SchedulerHooks:
         if batch.forward_mode.is_decode():
             launch = control.result_arriving(result.speculative_num_draft_tokens - 1)
             live = [not (r.finished() or r.is_retracted) for r in batch.reqs]
+            behind = _prefill_launched(scheduler)
             return functools.partial(
-                self._record, control, batch, result, launch, live, prefill_behind=prefill_behind
+                self._record, control, batch, result, launch, live, prefill_behind=behind
             )
         if batch.forward_mode.is_extend():
             return lambda: control.recorder.prefill(self._clock())
