@@ -96,7 +96,7 @@ class KnowledgeKeeper:
 
 def deployment(policy: str, result: TickResult) -> str | None:
     """The key: all that moves step times or acceptance for good; `None` while it is not known."""
-    info, loads = result.info, result.scrape.sample.loads
+    info, loads, control = result.info, result.scrape.sample.loads, result.control
     if info is None or loads is None or info.version is None:
         return None
     parts: dict[str, Any] = {
@@ -108,5 +108,7 @@ def deployment(policy: str, result: TickResult) -> str | None:
         "accelerator": loads.accelerator,
         "tp": info.tp_size,
         "attention": info.attention_backend,
+        "plain_decode": control.plain_decode if control else None,
+        "chain_verify": control.chain_verify if control else None,
     }
     return key_of(parts)

@@ -199,6 +199,8 @@ def _plugin(facts: Facts) -> Iterator[Check]:
         else f"no: {control.plain_decode_reason or 'no reason given'}",
         "" if plain else "off works, at SGLang's own cost of depth 0",
     )
+    if control.chain_verify:
+        yield Check("chain verify", Verdict.PASS, "the target verifies drafts by its decode path", "")
     yield _ranks(control.ranks_agree)
     yield from _lease(control)
 

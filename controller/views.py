@@ -158,6 +158,7 @@ def engine(result: TickResult) -> dict[str, Any]:
         "fallback": control.fallback if control else None,
         "plain_decode": control.plain_decode if control else None,
         "plain_decode_reason": control.plain_decode_reason if control else None,
+        "chain_verify": control.chain_verify if control else None,
         "restarts_seen": result.observation.engine_epoch,
         "ranks_agree": control.ranks_agree if control else None,
     }

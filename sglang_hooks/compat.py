@@ -29,6 +29,9 @@ TRIVIAL_VERIFY_INPUT = _EAGLE_V2 + "EAGLEWorkerV2._build_trivial_verify_input"
 DRAFT = _EAGLE_V2 + "EagleDraftWorker.draft"
 DRAFT_EXTEND_FOR_DECODE = _EAGLE_V2 + "EagleDraftWorker._draft_extend_for_decode"
 DRAFT_EXTEND_FOR_PREFILL = _EAGLE_V2 + "EagleDraftWorker._draft_extend_for_prefill"
+_RUNNER = _SRT + "model_executor.model_runner.ModelRunner."
+GET_ATTENTION_BACKEND = _RUNNER + "_get_attention_backend"
+INIT_ATTENTION_BACKENDS = _RUNNER + "init_attention_backends"
 EAGLE_SAMPLE = _SRT + "speculative.eagle_utils.eagle_sample"
 STASH = _SRT + "managers.overlap_utils.FutureMap.stash"
 RESOLVE_SEQ_LENS = _SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu"
@@ -112,10 +115,7 @@ PLAIN_DECODE_TARGETS = (
         _SRT + "managers.schedule_batch.ScheduleBatch",
         attributes=("req_pool_indices_cpu", "seq_lens_cpu", "seq_lens_sum", "enable_overlap"),
     ),
-    Target(
-        _SRT + "model_executor.model_runner.ModelRunner._get_attention_backend",
-        ("self", "init_new_workspace"),
-    ),
+    Target(GET_ATTENTION_BACKEND, ("self", "init_new_workspace")),
     Target(_SRT + "speculative.eagle_utils.get_draft_recurrent_hidden_state_spec", ("model_runner",)),
     Target(
         _SRT + "layers.attention.base_attn_backend.AttentionBackend",
@@ -128,6 +128,21 @@ PLAIN_DECODE_TARGETS = (
             "update_verify_buffers_to_fill_after_draft",
         ),
     ),
+)
+
+CHAIN_VERIFY_TARGETS = (
+    Target(GET_ATTENTION_BACKEND, ("self", "init_new_workspace")),
+    Target(INIT_ATTENTION_BACKENDS, ("self",)),
+    Target(
+        _SRT + "layers.attention.base_attn_backend.AttentionBackend",
+        attributes=(
+            "init_forward_metadata",
+            "init_forward_metadata_out_graph",
+            "init_forward_metadata_in_graph",
+            "forward",
+        ),
+    ),
+    Target(_SRT + "speculative.eagle_info.EagleVerifyInput", attributes=("draft_token_num", "topk")),
 )
 
 HTTP_TARGETS = (

@@ -156,6 +156,7 @@ class ControlPlane:
                 "expired": self._expired,
             },
             "plain_decode": first.get("plain_decode"),
+            "chain_verify": first.get("chain_verify"),
             "ranks": ranks,
             "ranks_agree": ranks_agree(ranks),
             "telemetry": [report["telemetry"] for report in reports],

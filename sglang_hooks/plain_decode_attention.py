@@ -29,12 +29,17 @@ def adapt(backend: Any, runner: Any) -> None:
     it was, when it is not known to be right.
     """
     check(backend, runner)
-    cls = type(backend)
-    # A subclass of the backend's own class, so that isinstance checks, attributes, prefill and every
-    # other mode stay as they are.  By copying, not by mixing in: Python changes the class of an object
-    # only along one line of bases.
-    methods = {name: value for name, value in vars(DecodesOneToken).items() if not name.startswith("__")}
-    backend.__class__ = type(f"PlainDecode{cls.__name__}", (cls,), {**methods, "_specgov_base": cls})
+    backend.__class__ = adapted_class("PlainDecode", type(backend), DecodesOneToken)
+
+
+def adapted_class(prefix: str, cls: type, behaviour: type) -> type:
+    """A subclass of a backend's own class `cls` with the methods of `behaviour`, which call `_specgov_base`.
+
+    A subclass, so that isinstance checks, attributes, prefill and every other mode stay as they are.  By
+    copying, not by mixing in: Python changes the class of an object only along one line of bases.
+    """
+    methods = {name: value for name, value in vars(behaviour).items() if not name.startswith("__")}
+    return type(f"{prefix}{cls.__name__}", (cls,), {**methods, "_specgov_base": cls})
 
 
 def check(backend: Any, runner: Any) -> None:
@@ -47,12 +52,13 @@ def check(backend: Any, runner: Any) -> None:
 def describe(backend: Any) -> str:
     """The class name as it stood before adapting; a split backend names its decode side too."""
     inner = getattr(backend, "decode_backend", None)
-    name = type(backend).__name__
+    name = getattr(backend, "_specgov_base", type(backend)).__name__
     return f"{name}(decode={type(inner).__name__})" if _path(backend) == _HYBRID else name
 
 
 def _path(backend: Any) -> str:
-    cls = type(backend)
+    """The dotted path of the backend's own class, under what was made of it (`adapted_class`)."""
+    cls = getattr(backend, "_specgov_base", type(backend))
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

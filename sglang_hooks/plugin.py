@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sglang_hooks import ack_board, compat, governable, plain_decode
+from sglang_hooks import ack_board, chain_verify, compat, governable, plain_decode
 from sglang_hooks.governed_policy import GovernedStepPolicy
 from sglang_hooks.guard import Guard
 from sglang_hooks.rank_control import RankControl, Topology
 from sglang_hooks.schedule import PREFIX
-from sglang_hooks.status import PLAIN_DECODE
+from sglang_hooks.status import CHAIN_VERIFY, PLAIN_DECODE
 
 logger = logging.getLogger("specgov")
 
@@ -140,6 +140,7 @@ def _hook_scheduler() -> None:
     HookRegistry.register(compat.GET_INTERNAL_STATE, hooks.after_get_internal_state, HookType.AFTER)
     HookRegistry.register(compat.PROCESS_BATCH_RESULT, hooks.around_process_batch_result, HookType.AROUND)
     _install_plain_decode(hooks.guard)
+    _install_chain_verify(hooks.guard)
 
 
 def _install_plain_decode(guard: Guard) -> None:
@@ -153,6 +154,18 @@ def _install_plain_decode(guard: Guard) -> None:
         return
     plain_decode.install(
         lambda target, hook: HookRegistry.register(target, hook, HookType.AROUND), PLAIN_DECODE, guard
+    )
+
+
+def _install_chain_verify(guard: Guard) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    mismatches = _mismatches(compat.CHAIN_VERIFY_TARGETS)
+    if mismatches:
+        CHAIN_VERIFY.reason = mismatches[0]
+        return
+    chain_verify.install(
+        lambda target, hook: HookRegistry.register(target, hook, HookType.AROUND), CHAIN_VERIFY, guard
     )
 
 
@@ -270,6 +283,7 @@ class SchedulerHooks:
             reason=reason,
             board=ack_board.attach() if policy else None,
             guard=self.guard,
+            chain_verify=CHAIN_VERIFY,
         )
 
 

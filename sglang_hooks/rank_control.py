@@ -15,7 +15,7 @@ from sglang_hooks.governed_policy import GovernedStepPolicy, Launch
 from sglang_hooks.guard import Guard
 from sglang_hooks.recorder import Behind, Recorder
 from sglang_hooks.schedule import Command, InvalidPlanError
-from sglang_hooks.status import PlainDecodeStatus
+from sglang_hooks.status import ChainVerifyStatus, PlainDecodeStatus
 
 logger = logging.getLogger("specgov")
 
@@ -56,12 +56,14 @@ class RankControl:
         reason: str | None = None,
         board: AckBoard | None = None,
         guard: Guard | None = None,
+        chain_verify: ChainVerifyStatus | None = None,
     ) -> None:
         self.policy = policy
         self.recorder = Recorder()
         self.topology = topology
         self.guard = guard or Guard()
         self._plain_decode = plain_decode
+        self._chain_verify = chain_verify or ChainVerifyStatus()
         self._reason = reason
         self._started_unix_s = started_unix_s
         self._initial_depth = policy.depth if policy else None
@@ -145,6 +147,7 @@ class RankControl:
             "gears": list(self._plain_decode.gears) if policy else [],
             "initial_depth": self._initial_depth,
             "plain_decode": self._plain_decode.to_json(),
+            "chain_verify": self._chain_verify.to_json(),
             "dp_size": topology.dp_size,
             "tp_size": topology.tp_size,
             "nnodes": topology.nnodes,

@@ -1,4 +1,4 @@
-"""What this scheduler process can do beyond SGLang's own depth switching; filled in by `plain_decode`."""
+"""What this scheduler process does otherwise than SGLang; `plain_decode` and `chain_verify` fill it in."""
 
 from __future__ import annotations
 
@@ -22,3 +22,19 @@ class PlainDecodeStatus:
 
 
 PLAIN_DECODE = PlainDecodeStatus()
+
+
+@dataclass
+class ChainVerifyStatus:
+    """Whether verifies above depth 0 run as decoding, on which attention backend, and if not why."""
+
+    in_force: bool = False
+    backend: str | None = None
+    reason: str | None = "not installed: the target verifies SGLang's own way"
+
+    def to_json(self) -> dict[str, Any]:
+        """The form in `GET /speculation`."""
+        return {"in_force": self.in_force, "backend": self.backend, "reason": self.reason}
+
+
+CHAIN_VERIFY = ChainVerifyStatus()

@@ -6,8 +6,11 @@
 set -eu
 [ $# -ge 1 ] || { sed -n 2,5p "$0"; exit 2; }
 HERE=$(cd "$(dirname "$0")" && pwd); ROOT=$(cd "$HERE/../.." && pwd); mkdir -p "$1"; D=$(cd "$1" && pwd)
-rm -rf "$D/product" "$D/kit" "$D/plans" "$D/plugin" "$D/models"
-cp -r "$HERE"/{go.sh,lanes.sh,drive.py,kit,models,plans,plugin} "$D/"
+rm -rf "$D/product" "$D/kit" "$D/kernels" "$D/plans" "$D/plugin" "$D/models"
+cp -r "$HERE"/{go.sh,lanes.sh,drive.py,kit,kernels,models,plans,plugin} "$D/"
+cp "$ROOT/tests/engine/oracle_drafts.py" "$D/plugin/"; info="$D/plugin/oracle_drafts-0.0.1.dist-info"; mkdir -p "$info"
+printf 'Metadata-Version: 2.1\nName: oracle-drafts\nVersion: 0.0.1\n' > "$info/METADATA"
+printf '[sglang.srt.plugins]\noracle_drafts = oracle_drafts:register\n' > "$info/entry_points.txt"
 cp "$ROOT/tests/engine/make_models.py" "$D/models/make_known.py"
 mkdir -p "$D/product"; cp -r "$ROOT"/{controller,policies,sglang_hooks} "$D/product/"
 mkdir -p "$D/product/tests/engine" "$D/product/tests/benchmarks"  # what the plan after_cold trains and measures with

@@ -1,0 +1,218 @@
+"""Depths above 0, attention: the target verifies a chain of drafts by its decode path, a row per token.
+
+With topk 1 the tree of drafts is a chain: the token at place i sees the prefix and places 0 to i.  That is
+what decoding shows a request of that length, so a batch that stands k + 1 times, with lengths one apart,
+decodes to the same attention; all keys and values are written before any is read.  SGLang's Triton
+backend takes a verify through its prefill kernel instead, with a mask, one program per request and head
+for the whole prefix.
+
+`adapt` makes a backend a subclass of its own class that shows its inherited methods such a DECODE view of
+a TARGET_VERIFY batch, as `plain_decode_attention` does for one token.  What the model, the logits and the
+sampling see stays TARGET_VERIFY, and whatever does not fit the view goes SGLang's own way.
+
+`SPECGOV_CHAIN_VERIFY=1` turns it on.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from sglang_hooks import compat
+from sglang_hooks.guard import Guard
+from sglang_hooks.plain_decode_attention import RefusedError, adapted_class, check
+from sglang_hooks.status import ChainVerifyStatus
+
+logger = logging.getLogger("specgov")
+
+ENV = "SPECGOV_CHAIN_VERIFY"
+
+_ATTENTION = "sglang.srt.layers.attention"
+PROVEN = {
+    f"{_ATTENTION}.triton_backend.TritonAttnBackend": ("0.5.17",),
+    f"{_ATTENTION}.intel_amx_backend.IntelAMXAttnBackend": ("0.5.23",),
+}
+"""Exact class to the releases on which it was seen to be right.  Others verify fast enough by themselves."""
+
+Original = Callable[..., Any]
+
+
+def install(register: Callable[[str, Original], None], status: ChainVerifyStatus, guard: Guard) -> None:
+    """Go around the making of the target's attention backends through `register(dotted path, hook)`.
+
+    Only when it is turned on; `status` says from then on what is in force.
+    """
+    if os.environ.get(ENV, "0").strip() != "1":
+        status.reason = f"not turned on: {ENV}=1 does"
+        return
+    hooks = ChainVerifyHooks(status, guard)
+    register(compat.GET_ATTENTION_BACKEND, hooks.around_get_attention_backend)
+    register(compat.INIT_ATTENTION_BACKENDS, hooks.around_init_attention_backends)
+
+
+class ChainVerifyHooks:
+    """The functions that go around SGLang's in one scheduler process."""
+
+    def __init__(self, status: ChainVerifyStatus, guard: Guard) -> None:
+        self._status = status
+        self._guard = guard
+
+    def around_get_attention_backend(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """The backend of a depth that is built after the first."""
+        backend = original(runner, *args, **kwargs)
+        self._try_to_adapt(backend, runner)
+        return backend
+
+    def around_init_attention_backends(self, original: Original, runner: Any) -> None:
+        """The backend that the server starts with, which serves the first depth and all prefills."""
+        original(runner)
+        self._try_to_adapt(runner.attn_backend, runner)
+
+    def _try_to_adapt(self, backend: Any, runner: Any) -> None:
+        status = self._status
+        try:
+            width = int(getattr(backend, "num_draft_tokens", None) or 0)
+            if runner.is_draft_worker or width <= 1 or hasattr(backend, "_specgov_width"):
+                return
+            status.backend = type(backend).__name__
+            reason = why_not(backend, runner, compat.sglang_version())
+            if reason is None:
+                adapt(backend, width)
+                status.in_force = True
+            status.reason = reason
+        except Exception as error:
+            status.reason = f"adapting the backend failed: {error!r}"
+            self._guard.failed("verifying chains by decoding")
+
+
+def why_not(backend: Any, runner: Any, release: str | None) -> str | None:
+    """Why `backend` keeps SGLang's own verify, for the operator; None: it need not."""
+    path = f"{type(backend).__module__}.{type(backend).__qualname__}"
+    if release not in PROVEN.get(path, ()):
+        return f"{path} on SGLang {release} is not one of those known to be right"
+    if not runner.spec_algorithm.is_eagle() or runner.server_args.speculative_eagle_topk != 1:
+        return "only EAGLE with speculative_eagle_topk 1 drafts chains"
+    try:
+        check(backend, runner)
+    except RefusedError as refused:
+        return str(refused)
+    return None
+
+
+def adapt(backend: Any, width: int) -> None:
+    """Make `backend` verify chains of up to `width` tokens by decoding.
+
+    Must run before the backend's CUDA graph state is set up.
+    """
+    if hasattr(backend, "kv_indptr"):  # Triton: one entry per request of the pool, and one more
+        requests = backend.kv_indptr.shape[0] - 1
+        backend.kv_indptr = backend.kv_indptr.new_zeros(requests * width + 1)
+    backend._specgov_width = width
+    backend.__class__ = adapted_class("ChainVerify", type(backend), VerifiesByDecoding)
+
+
+class VerifiesByDecoding:
+    """What an adapted backend does instead of its own class; see the module's docstring."""
+
+    _specgov_base: Any
+    """The backend's own class."""
+    _specgov_width: int
+    """Tokens of the longest chain that there is room for."""
+    _specgov_rows: tuple[Any, dict[str, Any]] | None = None
+    """The batch whose metadata are in force, and its rows; None when it is not a chain."""
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        """Eager: a batch above the largest captured one, or a server without graphs.
+
+        Without the sum of lengths SGLang would reserve the whole context for every row.
+        """
+        self._specgov_rows = None
+        if forward_batch.seq_lens_sum is not None:
+            forward_batch = self._metadata_view(forward_batch)
+        self._specgov_base.init_forward_metadata(self, forward_batch)
+
+    def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
+        """At capture, and before every replay."""
+        view = self._metadata_view(forward_batch)
+        self._specgov_base.init_forward_metadata_out_graph(self, view, in_capture=in_capture)
+
+    def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
+        """Recorded into the graph."""
+        self._specgov_base.init_forward_metadata_in_graph(self, self._layer_view(forward_batch))
+
+    def forward(  # noqa: PLR0917 - SGLang's own signature
+        self,
+        q: Any = None,
+        k: Any = None,
+        v: Any = None,
+        layer: Any = None,
+        forward_batch: Any = None,
+        save_kv_cache: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """One attention layer; the inherited method dispatches on the view's mode."""
+        view = self._layer_view(forward_batch)
+        return self._specgov_base.forward(self, q, k, v, layer, view, save_kv_cache, **kwargs)
+
+    def _metadata_view(self, forward_batch: Any) -> Any:
+        """The DECODE view of a chain batch, kept for its layers; any other batch as it is."""
+        self._specgov_rows = None
+        if not forward_batch.forward_mode.is_target_verify():
+            return forward_batch
+        spec = forward_batch.spec_info
+        width = spec.draft_token_num
+        if spec.topk != 1 or not 1 < width <= self._specgov_width:
+            return forward_batch
+        rows = rows_of(forward_batch, width)
+        self._specgov_rows = (forward_batch, rows)
+        return decode_view(forward_batch, rows)
+
+    def _layer_view(self, forward_batch: Any) -> Any:
+        """The batch as it is now, with the rows of its metadata.
+
+        Copied anew, since the runner may have changed the batch after its metadata were made; only
+        capturing and eager batches come here.
+        """
+        kept = self._specgov_rows
+        if kept is None or kept[0] is not forward_batch:
+            return forward_batch
+        return decode_view(forward_batch, kept[1])
+
+
+def rows_of(forward_batch: Any, width: int) -> dict[str, Any]:
+    """What differs in the view: row r * width + i is request r with i + 1 tokens of its chain.
+
+    `seq_lens` counts the row's token, as decoding does.  New tensors: those of the batch belong to the
+    graph runner, which pads and reuses them.
+    """
+    requests = forward_batch.batch_size
+    host, total = forward_batch.seq_lens_cpu, forward_batch.seq_lens_sum
+    return {
+        "batch_size": requests * width,
+        "seq_lens": _one_apart(forward_batch.seq_lens, width),
+        "seq_lens_cpu": None if host is None else _one_apart(host, width),
+        "seq_lens_sum": None if total is None else total * width + requests * width * (width + 1) // 2,
+        "req_pool_indices": forward_batch.req_pool_indices.repeat_interleave(width),
+    }
+
+
+def decode_view(forward_batch: Any, rows: dict[str, Any]) -> Any:
+    """A shallow copy of the batch that decodes `rows`."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    view = copy.copy(forward_batch)
+    view.forward_mode = ForwardMode.DECODE
+    view.spec_info = None
+    for name, value in rows.items():
+        setattr(view, name, value)
+    return view
+
+
+def _one_apart(lengths: Any, width: int) -> Any:
+    import torch
+
+    places = torch.arange(1, width + 1, dtype=lengths.dtype, device=lengths.device)
+    return (lengths.unsqueeze(1) + places).reshape(-1)

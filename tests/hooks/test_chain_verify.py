@@ -1,0 +1,251 @@
+"""Which attention backends verify a chain by decoding, and what an adapted one is shown (with stand-ins)."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from sglang_hooks import chain_verify, compat
+from sglang_hooks.chain_verify import ChainVerifyHooks, install, why_not
+from sglang_hooks.guard import Guard
+from sglang_hooks.plain_decode_attention import check, describe
+from sglang_hooks.status import ChainVerifyStatus
+from tests.hooks.test_plain_decode_attention import (
+    AMX,
+    DECODE,
+    EXTEND,
+    FLASHINFER,
+    TRITON,
+    VERIFY,
+    backend_of,
+    host,  # noqa: F401  # a fixture
+    runner,
+)
+
+RELEASE = {TRITON: "0.5.17", AMX: "0.5.23"}
+
+
+class Tensor(np.ndarray):
+    """A host array that answers what is asked of a PyTorch tensor here."""
+
+    device = "cuda:0"
+
+    def unsqueeze(self, axis):
+        return np.expand_dims(self, axis)
+
+    def repeat_interleave(self, times):
+        return np.repeat(self, times)
+
+    def new_zeros(self, length):
+        return tensor([0] * length)
+
+
+def tensor(values):
+    return np.array(values, dtype=np.int64).view(Tensor)
+
+
+@pytest.fixture(autouse=True)
+def torch(monkeypatch):
+    """The one function of PyTorch that is called."""
+    fake = types.ModuleType("torch")
+    fake.arange = lambda start, stop, dtype, device: np.arange(start, stop, dtype=dtype).view(Tensor)
+    monkeypatch.setitem(sys.modules, "torch", fake)
+
+
+def target(*, topk=1, eagle=True, draft=False, **changes):
+    """The model runner of a target that speculates."""
+    found = runner(**changes)
+    found.is_draft_worker = draft
+    found.spec_algorithm = types.SimpleNamespace(is_eagle=lambda: eagle)
+    found.server_args = types.SimpleNamespace(speculative_eagle_topk=topk)
+    return found
+
+
+def triton(width=5, requests=4, **attributes):
+    return backend_of(TRITON, num_draft_tokens=width, kv_indptr=tensor([0] * (requests + 1)), **attributes)
+
+
+def batch(mode=VERIFY, width=3, topk=1, **changes):
+    """Two requests of 7 and 130 tokens in slots 4 and 9, each with a chain of `width` tokens to verify."""
+    found = {
+        "forward_mode": mode, "batch_size": 2, "out_cache_loc": "slots",
+        "spec_info": types.SimpleNamespace(draft_token_num=width, topk=topk),
+        "seq_lens": tensor([7, 130]), "seq_lens_cpu": tensor([7, 130]), "seq_lens_sum": 137,
+        "req_pool_indices": tensor([4, 9]), **changes,
+    }  # fmt: skip
+    return types.SimpleNamespace(**found)
+
+
+@pytest.fixture
+def status():
+    return ChainVerifyStatus()
+
+
+@pytest.fixture
+def hooks(status, monkeypatch):
+    monkeypatch.setattr(compat, "sglang_version", lambda: "0.5.17")
+    return ChainVerifyHooks(status, Guard())
+
+
+@pytest.fixture
+def adapted(hooks):
+    return hooks.around_get_attention_backend(lambda _runner: triton(), target())
+
+
+# -- who is adapted
+
+
+def test_nothing_is_hooked_unless_it_is_turned_on(monkeypatch, status):
+    """By the environment variable, and the status says which."""
+    monkeypatch.delenv(chain_verify.ENV, raising=False)
+    registered = {}
+    install(registered.__setitem__, status, Guard())
+    assert not registered
+    assert status.to_json() == {
+        "in_force": False, "backend": None, "reason": "not turned on: SPECGOV_CHAIN_VERIFY=1 does",
+    }  # fmt: skip
+    monkeypatch.setenv(chain_verify.ENV, "1")
+    install(registered.__setitem__, status, Guard())
+    assert set(registered) == {compat.GET_ATTENTION_BACKEND, compat.INIT_ATTENTION_BACKENDS}
+
+
+def test_the_backends_of_built_depths_and_of_the_first_one_are_adapted(hooks, status):
+    """And stay instances of their own class, with a row of room for every token of the pool's requests."""
+    on = target()
+    built = hooks.around_get_attention_backend(lambda _runner: triton(requests=4), on)
+    assert type(built).__name__ == "ChainVerifyTritonAttnBackend"
+    assert built.kv_indptr.shape == (21,)
+    on.attn_backend = triton()
+    hooks.around_init_attention_backends(lambda _runner: None, on)
+    assert type(on.attn_backend).__name__ == "ChainVerifyTritonAttnBackend"
+    assert status.to_json() == {"in_force": True, "backend": "TritonAttnBackend", "reason": None}
+
+
+def test_depth_0_is_adapted_as_ever_beside_it(adapted):
+    """The target's own backend, whose class is asked for, then is one that verifies chains by decoding."""
+    check(adapted, target())
+    assert describe(adapted) == "TritonAttnBackend"
+
+
+@pytest.mark.parametrize(
+    ("backend", "on"),
+    [
+        (triton(width=1), target()),
+        (triton(), target(draft=True)),
+        (backend_of(TRITON, num_draft_tokens=None), target()),
+        (backend_of(TRITON), target()),
+    ],
+    ids=["depth 0", "the draft model", "no speculation", "a backend that cannot"],
+)
+def test_what_verifies_no_chain_is_left_alone_in_silence(hooks, status, backend, on):
+    """Depth 0 has a way of its own; the reason stays what it was."""
+    own = type(backend)
+    assert type(hooks.around_get_attention_backend(lambda _runner: backend, on)) is own
+    assert status == ChainVerifyStatus()
+
+
+@pytest.mark.parametrize(
+    ("backend", "on", "release", "reason"),
+    [
+        (triton(), target(), "0.5.23", "TritonAttnBackend on SGLang 0.5.23 is not one"),
+        (backend_of(FLASHINFER), target(), "0.5.17", "FlashInferAttnBackend on SGLang 0.5.17 is not one"),
+        (triton(), target(eagle=False), "0.5.17", "only EAGLE"),
+        (triton(), target(topk=4), "0.5.17", "speculative_eagle_topk 1"),
+        (triton(), target(sliding_window_size=4096), "0.5.17", "sliding-window"),
+        (triton(dcp_size=2), target(), "0.5.17", "context parallelism"),
+        (backend_of(AMX), target(arch="MLA"), "0.5.23", "MLA"),
+    ],
+)
+def test_what_was_not_proven_keeps_sglangs_own_verify_and_says_why(backend, on, release, reason):
+    assert reason in why_not(backend, on, release)
+
+
+@pytest.mark.parametrize(("path", "arch"), [(TRITON, "MHA"), (TRITON, "MLA"), (AMX, "MHA")])
+def test_what_was_proven_has_nothing_against_it(path, arch):
+    assert why_not(backend_of(path), target(arch=arch), RELEASE[path]) is None
+
+
+def test_a_failure_leaves_sglangs_backend_and_is_counted(hooks, status):
+    """Nothing that goes wrong here may keep a server from starting."""
+    backend, on = triton(), target()
+    own = type(backend)
+    del on.spec_algorithm
+    assert type(hooks.around_get_attention_backend(lambda _runner: backend, on)) is own
+    assert hooks._guard.errors == 1
+    assert "adapting the backend failed" in status.reason
+
+
+# -- what an adapted backend is shown
+
+
+@pytest.mark.parametrize(
+    ("how", "call"),
+    [
+        ("eager", lambda b, fb: b.init_forward_metadata(fb)),
+        ("capture", lambda b, fb: b.init_forward_metadata_out_graph(fb, in_capture=True)),
+        ("replay", lambda b, fb: b.init_forward_metadata_out_graph(fb)),
+    ],
+)
+def test_a_chain_of_three_is_three_rows_one_token_apart(adapted, how, call):
+    """Row by row the request's slot and a length that counts the row's token; the batch is untouched."""
+    verify = batch()
+    call(adapted, verify)
+    [(seen_how, view)] = adapted.shown
+    assert (seen_how, view.forward_mode, view.spec_info, view.batch_size) == (how, DECODE, None, 6)
+    assert view.seq_lens.tolist() == [8, 9, 10, 131, 132, 133]
+    assert view.seq_lens_cpu.tolist() == [8, 9, 10, 131, 132, 133]
+    assert view.seq_lens_sum == 423
+    assert view.req_pool_indices.tolist() == [4, 4, 4, 9, 9, 9]
+    assert (verify.forward_mode, verify.batch_size, verify.seq_lens.tolist()) == (VERIFY, 2, [7, 130])
+
+
+def test_layers_see_the_rows_of_their_metadata_and_the_batch_as_it_is_now(adapted):
+    """The graph runner sets the slots to write after the metadata were made."""
+    verify = batch()
+    adapted.init_forward_metadata_out_graph(verify, in_capture=True)
+    verify.out_cache_loc = "slots of this step"
+    adapted.init_forward_metadata_in_graph(verify)
+    assert adapted.forward("q", "k", "v", "layer", verify, False, sinks=1) == (
+        "q", "k", "v", "layer", False, {"sinks": 1},
+    )  # fmt: skip
+    for _how, view in adapted.shown[1:]:
+        assert (view.forward_mode, view.out_cache_loc) == (DECODE, "slots of this step")
+        assert view.seq_lens.tolist() == [8, 9, 10, 131, 132, 133]
+
+
+def test_lengths_that_the_host_does_not_have_stay_absent(adapted):
+    """In a graph; nothing is read back from the device for them."""
+    adapted.init_forward_metadata_out_graph(batch(seq_lens_cpu=None, seq_lens_sum=None))
+    [(_how, view)] = adapted.shown
+    assert (view.seq_lens_cpu, view.seq_lens_sum) == (None, None)
+    assert view.seq_lens.tolist() == [8, 9, 10, 131, 132, 133]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        batch(EXTEND),
+        batch(DECODE),
+        batch(width=1),
+        batch(width=6),
+        batch(topk=2),
+    ],
+    ids=["prefill", "decode", "one token", "more than there is room for", "a tree"],
+)
+def test_any_other_batch_goes_sglangs_own_way(adapted, other):
+    """Also when the batch before it was a chain."""
+    adapted.init_forward_metadata_out_graph(batch())
+    del adapted.shown[:]
+    adapted.init_forward_metadata(other)
+    adapted.forward(forward_batch=other)
+    assert [view is other for _how, view in adapted.shown] == [True, True]
+
+
+def test_an_eager_batch_whose_total_length_the_host_does_not_know_goes_sglangs_own_way(adapted):
+    """SGLang would reserve the whole context for every row."""
+    verify = batch(seq_lens_cpu=None, seq_lens_sum=None)
+    adapted.init_forward_metadata_out_graph(batch())
+    adapted.init_forward_metadata(verify)
+    adapted.forward(forward_batch=verify)
+    assert [view is verify for _how, view in adapted.shown] == [False, True, True]
