@@ -1,13 +1,15 @@
 """Drafts verified by the decode kernel beside SGLang's own verify: is it right, and what does it bring?
 
 MODEL=llama8b, LEVELS=1,8,32,64,128,256, DEPTHS=0,1,2,4, ROUNDS=2, WINDOW_S=1.5, ACCEPTANCE=0.745,
-PARTS=equal,speed,kernels, KERNELS_S=60.  About 5 minutes.
+PARTS=equal,speed,kernels, KERNELS_S=60, PAIR=folder.  About 5 minutes.
 
 Three servers on one GPU, on unit-gain weights: `plain` without speculation, `own` with SGLang's verify,
 `chain` with SPECGOV_CHAIN_VERIFY=1.  `equal`: what `chain` says at depth 0 becomes the drafts of both
 (tests/engine/oracle_drafts.py), so a verify that is right accepts nearly all of them (not all: in bfloat16
-near ties fall otherwise when several tokens are computed together).  `speed`: windows alternated between all
-servers and depths, acceptance simulated.  `kernels`: kernels/verify_kernels.py, when the servers are gone.
+near ties fall otherwise when several tokens are computed together).  On random weights near ties are
+everywhere, so PAIR names a pair that has learned (tests/benchmarks/after_cold/train_pair.py), and `equal`
+alone is run.  `speed`: windows alternated between all servers and depths, acceptance simulated.  `kernels`:
+kernels/verify_kernels.py, when the servers are gone.
 """
 
 import asyncio
@@ -26,8 +28,11 @@ LEVELS = [int(c) for c in os.environ.get("LEVELS", "1,8,32,64,128,256").split(",
 DEPTHS = tuple(int(d) for d in os.environ.get("DEPTHS", "0,1,2,4").split(","))
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 WINDOW_S = float(os.environ.get("WINDOW_S", "1.5"))
-SCRIPT = Path(__file__).resolve().parent.parent / "kernels" / "verify_kernels.py"
+HERE = Path(__file__).resolve().parent.parent
+SCRIPT = HERE / "kernels" / "verify_kernels.py"
+sys.path.append(str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent))
 P = float(os.environ.get("ACCEPTANCE", str(setups.HIGH)))
+PAIR = os.environ.get("PAIR")
 PARTS = os.environ.get("PARTS", "equal,speed,kernels").split(",")
 KERNELS_S = float(os.environ.get("KERNELS_S", "60"))
 K = {"attention": "triton", "model": os.environ.get("MODEL", "llama8b"), "acceptance": P}
@@ -37,6 +42,9 @@ DRAFTING = [f"depth-{depth}" for depth in DEPTHS if depth]
 
 async def run(kit: Kit) -> None:
     oracle = kit.out / "oracle.json"
+    if PAIR:
+        await learned_pair(kit, oracle)
+        return
     env = UNIT | {"ORACLE_FILE": str(oracle)}
     plain, own, chain = await kit.start(
         setups.plain(env=UNIT, **K),
@@ -49,7 +57,7 @@ async def run(kit: Kit) -> None:
         kit.say(server.name, state.get("chain_verify"), state.get("plain_decode"))
     if "equal" in PARTS:
         async with kit.part("equal tokens"):
-            await equal(kit, own, chain, oracle)
+            await equal(kit, own, chain, oracle, *random_prompts(kit))
     if "speed" in PARTS:
         await speed(kit, plain, own, chain)
     for server in (own, chain):
@@ -62,6 +70,23 @@ async def run(kit: Kit) -> None:
         await kit.stop(plain, own, chain)
         async with kit.part("kernels"):
             await kernels(kit)
+
+
+async def learned_pair(kit: Kit, oracle: Path) -> None:
+    """`equal` on a pair that is sure of what it says, whose prompts are Python sources."""
+    from tests.benchmarks.after_cold.arms import PROMPT, texts  # noqa: PLC0415 - the product's path, late
+
+    env = {"ORACLE_FILE": str(oracle)}
+    own, chain = await kit.start(
+        *(
+            setups.known(setups.table(name, DEPTHS, env=env | more), HERE / PAIR)
+            for name, more in (("own", {}), ("chain", {"SPECGOV_CHAIN_VERIFY": "1"}))
+        )
+    )
+    for server in (own, chain):
+        kit.record("speculation", server=server.name, body=await server.control.state())
+    async with kit.part("equal tokens"):
+        await equal(kit, own, chain, oracle, [text[:PROMPT] for text in texts(32, 11)], 160)
 
 
 async def speed(kit: Kit, plain, own, chain) -> None:
@@ -79,13 +104,17 @@ async def speed(kit: Kit, plain, own, chain) -> None:
             )  # fmt: skip
 
 
-async def equal(kit: Kit, own, chain, oracle: Path) -> None:
-    """How many requests get the tokens of depth 0, and in how many verifies a right draft is refused."""
+def random_prompts(kit: Kit) -> tuple[list[list[int]], int]:
+    """32 prompts of random tokens, and how many are to follow."""
     draw = random.Random(3)
     low, high, lengths, count = (
         (1000, 30000, (100, 1500), 96) if kit.engine.pins_cpus else (3, 500, (5, 9), 16)
     )
-    prompts = [[draw.randint(low, high) for _ in range(draw.randint(*lengths))] for _ in range(32)]
+    return [[draw.randint(low, high) for _ in range(draw.randint(*lengths))] for _ in range(32)], count
+
+
+async def equal(kit: Kit, own, chain, oracle: Path, prompts: list[list[int]], count: int) -> None:
+    """How many requests get the tokens of depth 0, and in how many verifies a right draft is refused."""
     for server in (own, chain):
         await kit.acceptance(server, -1.0)
     await chain.control.apply(parse_arm("off-cold").fixed, lease_s=600)

@@ -1,7 +1,9 @@
 """A trace with load and acceptance shifting, the same for every arm: total output tokens and latency.
 
 The arms run one after another (they share a GPU), most telling first.  TRACE_SCALE=1 is a minute an arm (10:
-the ten-minute trace), ATTENTION=triton|fa3, ARMS=plain,governed,adaptive,depth-4,depth-2,depth-1,off-cold.
+the ten-minute trace), ATTENTION=triton|fa3, ARMS=plain,governed,adaptive,depth-4,depth-2,depth-1,off-cold;
+chain/depth-2 and so on: on a server of its own with SPECGOV_CHAIN_VERIFY=1, which in the plan's own
+environment is for all servers.
 """
 
 import asyncio
@@ -27,12 +29,24 @@ TRACE = (
 )
 
 
+SERVERS = {
+    "plain": setups.plain(**K),
+    "adaptive": setups.adaptive(**K),
+    "table": setups.table(**K),
+    "chain": setups.table("chain", env={"SPECGOV_CHAIN_VERIFY": "1"}, **K),
+}
+
+
+def server_of(arm: str) -> str:
+    """Which of `SERVERS` runs an arm of the trace."""
+    name = arm.partition("/")[0]
+    return name if name in SERVERS else "table"
+
+
 async def run(kit: Kit) -> None:
-    wanted = [setups.plain(**K), setups.table(**K)]
-    wanted += [setups.adaptive(**K)] if "adaptive" in ARMS else []
-    servers = await kit.start_what_can(*wanted)
+    servers = await kit.start_what_can(*(SERVERS[name] for name in dict.fromkeys(map(server_of, ARMS))))
     for arm in ARMS:
-        server = servers.get(arm if arm in ("plain", "adaptive") else "table")
+        server = servers.get(server_of(arm))
         seconds = sum(s for s, _, _ in TRACE) * SCALE
         if server is None or not kit.has_time(seconds + 10, f"trace under {arm}"):
             continue
@@ -42,7 +56,8 @@ async def run(kit: Kit) -> None:
 
 async def trace(kit: Kit, server: Server, arm: str) -> None:
     """All phases under one arm; a sidecar begins knowing nothing."""
-    target = Target.of(server, *([arm] if arm.startswith(("depth-", "off-")) else []))[0]
+    depth = arm.rpartition("/")[2]
+    target = Target.of(server, *([depth] if depth.startswith(("depth-", "off-")) else []))[0]
     sidecar = None
     if arm == "governed":
         target = Target(server, target.arm, arm)

@@ -1,13 +1,19 @@
-"""Bursts, switch latency, the standing cost of the hook, and grammars while switching.  About 5 minutes."""
+"""Bursts, switch latency, the standing cost of the hook, and grammars while switching.  About 5 minutes.
+
+PARTS=bursts,standing,grammar, ROUNDS=4 (of the standing cost).
+"""
 
 import asyncio
 import json
+import os
 
 from kit import setups
 from kit.session import Kit, Target
 
 from controller.bench.arms import parse_arm
 
+PARTS = os.environ.get("PARTS", "bursts,standing,grammar").split(",")
+ROUNDS = int(os.environ.get("ROUNDS", "4"))
 ON, OFF = parse_arm("depth-4"), parse_arm("off-cold")
 BURST = [{"min_batch_size": 1, "depth": 4}, {"min_batch_size": 48, "depth": 0, "gear": "cold"}]
 SCHEMA = json.dumps(
@@ -26,12 +32,21 @@ SCHEMA = json.dumps(
 
 
 async def run(kit: Kit) -> None:
-    hooked, stock, words = await kit.start(
-        setups.table("hooked"),
-        setups.table("stock", hook=False),
-        setups.grammar(setups.table("words", (0, 1, 3))),
-    )
-    await bursts_and_toggles(kit, hooked)
+    wanted = [setups.table("hooked"), setups.table("stock", hook=False)]
+    if "grammar" in PARTS:
+        wanted.append(setups.grammar(setups.table("words", (0, 1, 3))))
+    hooked, stock, *words = await kit.start(*wanted)
+    if "bursts" in PARTS:
+        await bursts_and_toggles(kit, hooked)
+    if "standing" in PARTS:
+        await standing_cost(kit, hooked, stock)
+    for server in words:
+        async with kit.part("grammar while switching"):
+            await constrained(kit, server, total_s=15, period_s=0.25)
+
+
+async def standing_cost(kit: Kit, hooked, stock) -> None:
+    """The plugin and nothing governed beside no plugin, alternated."""
     async with kit.part("standing cost"):
         await hooked.control.release()
         for server in (hooked, stock):
@@ -39,10 +54,12 @@ async def run(kit: Kit) -> None:
             await kit.acceptance(server, 1.0)
         kit.record("compare", of="hooked/native", to="stock")
         await kit.alternate(
-            [*Target.of(hooked, "native"), *Target.of(stock)], [1, 32], rounds=4, settle_s=1.5, window_s=3.0
+            [*Target.of(hooked, "native"), *Target.of(stock)],
+            [1, 32],
+            rounds=ROUNDS,
+            settle_s=1.5,
+            window_s=3.0,
         )
-    async with kit.part("grammar while switching"):
-        await constrained(kit, words, total_s=15, period_s=0.25)
 
 
 async def bursts_and_toggles(kit, server) -> None:
