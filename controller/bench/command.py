@@ -23,7 +23,7 @@ from controller.bench.arms import AS_IS, BenchArm, arm_of, parse_arm
 from controller.bench.campaign import Campaign, Timing
 from controller.bench.client import Client, Dialect
 from controller.bench.cost_profile import cost_profile
-from controller.bench.engine import BENCH, EngineControl, EngineRefusedError, LeaseHeldError
+from controller.bench.engine import EngineControl, EngineRefusedError, LeaseHeldError, holder_of
 from controller.bench.govern import Governor
 from controller.bench.interruption import until_told
 from controller.bench.outcome import Outcome, to_json
@@ -92,7 +92,7 @@ class BenchRequest:
     admin_api_key_file: Path | None
     as_json: bool
     run_id: str
-    """Tells the leases of this run from those of another; 1..100 printable characters."""
+    """Tells the leases of this run from those of another; see `holder_of`."""
 
 
 def run(request: BenchRequest, console: Console) -> Outcome:
@@ -252,8 +252,7 @@ async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitSt
     control = await stack.enter_async_context(http(request.admin_api_key_file or request.api_key_file))
     model = request.model or (await _served_model(load) if request.dialect is Dialect.OPENAI else None)
     client = Client(load, time.monotonic, request.dialect, model)
-    holder = f"{BENCH}/{request.run_id}"
-    return ServerUnderTest(name, client, EngineControl(control, time.monotonic, holder))
+    return ServerUnderTest(name, client, EngineControl(control, time.monotonic, holder_of(request.run_id)))
 
 
 async def _served_model(http: httpx.AsyncClient) -> str:
