@@ -19,7 +19,7 @@ Why = Annotated[Printable, StringConstraints(strip_whitespace=True, min_length=1
 
 
 def in_words(fault: Mapping[str, Any]) -> str:
-    """What pydantic found wrong.  The one pattern of an order is that of `Printable`; nobody reads patterns."""
+    """What pydantic found wrong.  The one pattern of an order is `Printable`'s, and nobody reads patterns."""
     if fault["type"] == "string_pattern_mismatch":
         return "must be one line, without control characters (line breaks, tabs, turns of direction)"
     return str(fault["msg"])
