@@ -16,6 +16,7 @@ from policies.types import Action, Arm, Forecast, Mode, Observation
 
 LATE_PERIODS, LATE_S = 3, 3.0
 """A turn older than so many periods, and so many seconds, was the last before something hung."""
+WHY_LATE = "the engine is slow to answer, or turns fail: see the sidecar's log"
 
 
 def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run: bool) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
         "mode": str(override.mode if override else Mode.AUTO),
         "mode_since_unix_s": result.mode_since_unix_s,
         "why": result.decision.detail if obstacle is None else f"nothing is put in force: {obstacle}",
-        "type": advice(result, dry_run=dry_run),
+        "type": advice(result, dry_run=dry_run, late=late),
         "dry_run": dry_run,
         "override": {**override_to_json(override), "obstacle": obstacle, "limit": _limit(result)}
         if override
@@ -65,6 +66,7 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
             "at_unix_s": result.now_unix_s,
             "age_s": age_s,
             "late": late,
+            "detail": WHY_LATE if late else None,
             "duration_s": result.duration_s,
         },
     }
@@ -113,9 +115,10 @@ def _probing(result: TickResult) -> bool:
     return wanted.probe.arm == arm != result.in_force.arm_for(batch_size)
 
 
-def advice(result: TickResult, *, dry_run: bool) -> list[str]:
-    """What to type next: what mends a condition, or how to take over and hand back."""
-    mends = [active.remedy for active in result.conditions if active.remedy]
+def advice(result: TickResult, *, dry_run: bool, late: bool) -> list[str]:
+    """What to type next: what mends a condition, or how to take over and hand back; nothing twice."""
+    asks = ["specgov preflight"] if late else []  # it asks the engine itself, which the loop does not hear
+    mends = dict.fromkeys([*asks, *(active.remedy for active in result.conditions if active.remedy)])
     if dry_run:  # an override is refused there
         return [*mends, "specgov explain"]
     if result.override is not None:

@@ -72,8 +72,7 @@ def _print_status(state: dict[str, Any]) -> None:
     out.print(Text(state["headline"], "bold"), soft_wrap=True)
     turn = state.get("turn")
     if turn is not None and turn["late"]:
-        hint = f"the last turn is {turn['age_s']:.0f} s old: the engine is slow to answer"
-        out.print(Text(hint, "yellow"), soft_wrap=True)
+        out.print(Text(late_turn(turn), "yellow"), soft_wrap=True)
     if "load" not in state:
         return
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -85,6 +84,11 @@ def _print_status(state: dict[str, Any]) -> None:
         out.print(Text(f"! {active['condition']} {since}: {active['message']}", "yellow"), soft_wrap=True)
     for line in state["type"]:
         out.print(Text(f"  {line}", "cyan"), soft_wrap=True)
+
+
+def late_turn(turn: dict[str, Any]) -> str:
+    """That what is shown is of long ago, and why that may be."""
+    return f"the last turn is {turn['age_s']:.0f} s old: {turn['detail']}"
 
 
 def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:

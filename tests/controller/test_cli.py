@@ -478,7 +478,11 @@ async def test_status_says_that_the_last_turn_is_old(make, invoke, answers):
     await bench.tick()
     bench.clock.now_s += 8
     answers((await bench.api.get("/v1/status")).json())
-    assert "the last turn is 8 s old: the engine is slow to answer" in invoke("status").stdout
+    said = invoke("status").stdout
+    assert (
+        "the last turn is 8 s old: the engine is slow to answer, or turns fail: see the sidecar's log" in said
+    )
+    assert "  specgov preflight\n" in said
 
 
 def test_explain_prints_evidence_as_people_write_it(invoke, answers):
