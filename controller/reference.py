@@ -29,6 +29,7 @@ from controller.order_text import Printable
 from controller.settings import Settings, strict_params
 from controller.shadow_recorder import ShadowRecorder
 from controller.telemetry import LABEL_VALUES, Telemetry
+from controller.wording import REASONS
 from policies import registry
 from policies.bounds import Bound, bounds_of
 from policies.guards import GuardParams
@@ -212,6 +213,9 @@ def metrics_page() -> str:
     lines += [f"| `{label}` | {', '.join(f'`{v}`' for v in values)} |" for label, values in labels.items()]
     lines += ["\n## Conditions\n", "| condition | meaning | what mends it |", "| --- | --- | --- |"]
     lines += [f"| `{c}` | {MEANING[c][0]} | {_cell(MEANING[c][1])} |" for c in Condition]
+    lines += ["\n## Reasons\n", "Why a decision is what it is: `because` of `specgov explain`, in words.\n"]
+    lines += ["| reason | meaning |", "| --- | --- |"]
+    lines += [f"| `{reason}` | {meaning} |" for reason, meaning in REASONS.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -143,5 +143,11 @@ class Threshold:
         if self._queue_long:
             return f"off: at least {self._params.off_at_queue_reqs} requests wait"
         if batch_size is None:
-            return f"batch size not known; table {schedule}"
-        return f"depth {schedule.arm_for(batch_size)} at batch size {batch_size}; table {schedule}"
+            return f"batch size not known; by batch size {_bands(schedule)}"
+        here = f"depth {schedule.arm_for(batch_size)} at batch size {batch_size}"
+        return here if len(schedule.rows) == 1 else f"{here}; by batch size {_bands(schedule)}"
+
+
+def _bands(schedule: Schedule) -> str:
+    """Such as "from 1 depth 4, from 32 depth 0 warm"."""
+    return ", ".join(f"from {row.min_batch_size} depth {row.arm}" for row in schedule.rows)

@@ -226,20 +226,19 @@ def explain(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Js
         return
     for line in said["because"]:
         out.print(Text(line), soft_wrap=True)
-    evidence = (said["decision"] or {}).get("evidence") or {}
-    for name, value in evidence.items():
-        out.print(Text(f"  {name}: {_words(value)}", "dim"), soft_wrap=True)
-    if said["would_change"]:
-        out.print(Text("what would change it:", "bold"))
-    for line in said["would_change"]:
-        out.print(Text(f"  {line}"), soft_wrap=True)
+    for title, lines in (("the numbers", said["numbers"]), ("what would change it", said["would_change"])):
+        if lines:
+            out.print(Text(f"{title}:", "bold"))
+        for line in lines:
+            out.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def _load(load: dict[str, Any]) -> str:
     if load["running_reqs"] is None and load["queue_reqs"] is None:
         return "not known"
     age = "age not known" if load["age_s"] is None else f"{load['age_s']:.1f} s old"
-    return f"running: {_words(load['running_reqs'])}, waiting: {_words(load['queue_reqs'])}, {age}"
+    running, waiting = ("not known" if n is None else n for n in (load["running_reqs"], load["queue_reqs"]))
+    return f"running: {running}, waiting: {waiting}, {age}"
 
 
 def _effect(effect: dict[str, Any]) -> str:
@@ -268,20 +267,6 @@ def _gained(name: str, balance: dict[str, Any]) -> str:
 def _lease(lease: dict[str, Any]) -> str:
     left_s = lease["left_s"]
     return str(lease["state"]) if left_s is None else f"{lease['state']}, {left_s:.1f} s left"
-
-
-def _words(value: Any) -> str:
-    """A value of the evidence as people write it: no brackets, no quotes, six digits at most."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_words(each)}" for key, each in value.items()) or "none"
-    if isinstance(value, list):
-        apart = "; " if any(isinstance(each, dict | list) for each in value) else ", "
-        return apart.join(map(_words, value)) or "none"
-    if value is None:
-        return "not known"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _arm(arm: dict[str, Any] | None) -> str:

@@ -441,7 +441,9 @@ async def test_status_and_explain_use_words_for_what_is_not_known(make, invoke, 
     assert re.search(r"in force +not known", said)
     answers((await bench.api.get("/v1/explain")).json())
     said = invoke("explain").stdout
-    assert "load: unknown running, unknown waiting, batch size unknown" in said
+    assert (
+        "load: requests running: not known, waiting: not known; batch size: not known (age not known)" in said
+    )
     assert "None" not in said
 
 
@@ -485,14 +487,18 @@ async def test_status_says_that_the_last_turn_is_old(make, invoke, answers):
     assert "  specgov preflight\n" in said
 
 
-def test_explain_prints_evidence_as_people_write_it(invoke, answers):
-    """Nested objects and lists too."""
-    evidence = {"arms": [{"depth": 2, "tok_s": 812.123456}, {"depth": 0, "tok_s": None}], "sizes": [1, 4]}
-    answers({"because": [], "would_change": [], "decision": {"evidence": evidence}})
+def test_explain_prints_what_it_is_told_in_three_parts(invoke, answers):
+    """Why, the numbers, what would change it; a part without lines has no title."""
+    answers({"because": ["a"], "numbers": ["1 tok/s"], "would_change": ["b"], "decision": None})
     assert invoke("explain").stdout.splitlines() == [
-        "  arms: depth 2, tok_s 812.123; depth 0, tok_s not known",
-        "  sizes: 1, 4",
+        "a",
+        "the numbers:",
+        "  1 tok/s",
+        "what would change it:",
+        "  b",
     ]
+    answers({"because": ["a"], "numbers": [], "would_change": [], "decision": None})
+    assert invoke("explain").stdout.splitlines() == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_the_first_glance_says_mode_since_when_why_and_what_to_type(page):
     assert text(page, "mode") == "Speculating at depth 4"
     assert text(page, "since").startswith("for ")
     assert text(page, "reason").startswith("threshold")
-    assert "table 1+: 4" in text(page, "why")
+    assert "by batch size from 1 depth 4" in text(page, "why")
     assert text(page, "authority") == "The policy"
     assert text(page, "type") == 'specgov override off --ttl 30m --reason "WHY"'
     assert page.title == "Speculating at depth 4 · specgov"
