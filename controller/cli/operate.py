@@ -216,6 +216,8 @@ def decisions(
         detail = Text(str(row["body"].get("detail", "")))
         table.add_row(str(row["id"]), _clock(row["at_unix_s"]), row["kind"], row["reason"], detail)
     out.print(table)
+    if page["next_before"] is not None:
+        out.print(f"older rows: --before {page['next_before']}, or a larger --limit", style="dim")
 
 
 def explain(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False) -> None:
@@ -236,9 +238,13 @@ def explain(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Js
 def _load(load: dict[str, Any]) -> str:
     if load["running_reqs"] is None and load["queue_reqs"] is None:
         return "not known"
-    age = "age not known" if load["age_s"] is None else f"{load['age_s']:.1f} s old"
+    age, telemetry = (_age(load[key]) for key in ("age_s", "telemetry_age_s"))
     running, waiting = ("not known" if n is None else n for n in (load["running_reqs"], load["queue_reqs"]))
-    return f"running: {running}, waiting: {waiting}, {age}"
+    return f"running: {running}, waiting: {waiting}, {age}; telemetry: {telemetry}"
+
+
+def _age(age_s: float | None) -> str:
+    return "age not known" if age_s is None else f"{age_s:.1f} s old"
 
 
 def _effect(effect: dict[str, Any]) -> str:

@@ -519,6 +519,25 @@ def test_a_table_is_said_in_bands_of_batch_sizes(rows, said):
     assert operate._schedule(table) == said
 
 
+def test_decisions_say_how_to_go_on_to_older_rows(invoke, answers):
+    """Twenty rows are not the whole night."""
+    row = {"id": 7, "at_unix_s": 0.0, "kind": "decision", "reason": "fixed", "body": {"detail": "x"}}
+    answers({"decisions": [row], "next_before": 7})
+    assert invoke("decisions").stdout.splitlines()[-1] == "older rows: --before 7, or a larger --limit"
+    answers({"decisions": [row], "next_before": None})
+    assert "older rows" not in invoke("decisions").stdout
+
+
+@pytest.mark.parametrize(
+    ("load_age_s", "telemetry_age_s", "said"),
+    [(0.42, 3.1, "0.4 s old; telemetry: 3.1 s old"), (None, None, "age not known; telemetry: age not known")],
+)
+def test_status_shows_the_age_of_the_load_and_of_the_telemetry(load_age_s, telemetry_age_s, said):
+    """Which of the two is old tells where to look: the runbook goes by it."""
+    load = {"running_reqs": 3, "queue_reqs": None, "age_s": load_age_s, "telemetry_age_s": telemetry_age_s}
+    assert operate._load(load) == f"running: 3, waiting: not known, {said}"
+
+
 def test_decisions_say_so_when_no_row_is_like_that(invoke, answers):
     """A bare heading could be read as: nothing was ever decided."""
     answers({"decisions": []})

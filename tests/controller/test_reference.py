@@ -89,6 +89,21 @@ def test_every_setting_says_unit_and_range(name, value):
     assert {row[0]: row[2] for row in settings_rows()}[name] == value
 
 
+@pytest.mark.parametrize("name", ["runbook.md", "faq.md"])
+def test_settings_metrics_and_conditions_that_operators_are_sent_to_exist(name):
+    """At three in the morning a name that is not there costs the night."""
+    text, pages = (DOCS / name).read_text(encoding="utf-8"), reference.pages()
+    sections = "|".join(Settings.model_fields)
+    settings = re.findall(rf"`((?:{sections})\.[a-z_.]*[a-z])(?: =[^`]*)?`", text)
+    assert [each for each in settings if each not in {row[0] for row in settings_rows()}] == []
+    metrics = re.findall(r"specgov_[a-z_]+", text)
+    assert [each for each in metrics if f"`{each}`" not in pages["metrics.md"]] == []
+    conditions = re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE) + re.findall(r"`! ([a-z_]+)`", text)
+    assert [each for each in conditions if each not in set(Condition)] == []
+    assert settings
+    assert name == "faq.md" or (metrics and conditions)
+
+
 def test_every_setting_metric_and_request_has_a_meaning():
     """No row of any table has an empty last column."""
     for name, text in reference.pages().items():
