@@ -13,9 +13,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 from controller.api_docs import docs_page
-from controller.api_models import DecisionPage, DecisionRow, ErrorBody, Kind, OverrideBody, Printable
+from controller.api_models import DecisionPage, DecisionRow, ErrorBody, Kind, OverrideBody
 from controller.errors import OverrideError
 from controller.limits import add_limits
+from controller.order_text import Printable, in_words
 from controller.refusals import refusal
 from controller.sidecar import Sidecar
 from controller.strict_json import StrictRoute
@@ -118,14 +119,7 @@ def _add_errors(app: FastAPI) -> None:
             return refusal(422, f"Content-Type must be application/json, got {content_type!r}")
         if first["loc"] == ("body",):
             return refusal(422, "the body must be a JSON object")
-        return refusal(422, f"{field or 'body'}: {_in_words(first)}", field)
-
-
-def _in_words(fault: dict[str, Any]) -> str:
-    """What is wrong.  The one pattern there is says that text must be `Printable`; nobody reads patterns."""
-    if fault["type"] == "string_pattern_mismatch":
-        return "must be one line, without control characters (line breaks, tabs, turns of direction)"
-    return str(fault["msg"])
+        return refusal(422, f"{field or 'body'}: {in_words(first)}", field)
 
 
 def _is_json(content_type: str | None) -> bool:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 
-from controller.order_rules import MAX_DEPTH, MAX_TEXT, MAX_TTL_S
+from controller.order_rules import MAX_DEPTH, MAX_TTL_S
+from controller.order_text import Printable, Why
 from controller.sidecar import OverrideRequest
 from policies.types import Mode
-
-Printable = Annotated[
-    str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f\u2028-\u202e\u2066-\u2069]*$")
-]
-"""One line that reads as it was written: what breaks a line or turns the direction of text is refused."""
 
 
 class OverrideBody(BaseModel):
@@ -30,7 +26,7 @@ class OverrideBody(BaseModel):
     ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S, allow_inf_nan=False, strict=True)] | None = None
     """Seconds after which the order ends by itself; null: never.  With `auto` only while a fleet's order is
     in force, which this pod then leaves for so long."""
-    reason: Annotated[Printable, StringConstraints(strip_whitespace=True, min_length=1)]
+    reason: Why
     """Why, not blank; stands in the decision log and the status."""
     actor: Printable = ""
     """Who."""

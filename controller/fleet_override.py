@@ -16,9 +16,12 @@ An override given over REST wins on its own pod; that merge is not done here.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from controller.order_rules import MAX_DEPTH
+from controller.order_text import Printable, Why, in_words
 
 MAX_BYTES = 16 << 10
 
@@ -30,11 +33,11 @@ class FleetOverride(BaseModel):
 
     mode: Literal["off", "on", "native"]
     """`off`: no speculation.  `on`: speculate, at `depth`.  `native`: SGLang's own choice."""
-    depth: int | None = Field(default=None, ge=1, le=64)
+    depth: int | None = Field(default=None, ge=1, le=MAX_DEPTH)
     """Draft tokens per step; `on` only.  `None`: the deepest that is built."""
-    reason: str = Field(min_length=1, max_length=500)
+    reason: Why
     """Why, for whoever sees it at three in the morning."""
-    actor: str = Field(default="fleet", min_length=1, max_length=128)
+    actor: Annotated[Printable, Field(min_length=1)] = "fleet"
     """Who."""
     until: AwareDatetime | None = None
     """RFC 3339 with a time zone; `None`: until the file goes."""
@@ -96,5 +99,5 @@ def _read(path: Path) -> bytes:
 
 def _faults(error: ValidationError) -> str:
     faults = error.errors(include_url=False, include_context=False, include_input=False)
-    named = ((".".join(map(str, fault["loc"])), fault["msg"]) for fault in faults)
+    named = ((".".join(map(str, fault["loc"])), in_words(fault)) for fault in faults)
     return "; ".join(f"{field}: {message}" if field else message for field, message in named)

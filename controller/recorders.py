@@ -104,13 +104,14 @@ def arm_to_json(arm: Arm) -> dict[str, Any]:
 
 def override_to_json(override: Override) -> dict[str, Any]:
     """An override, JSON-ready."""
+    mode = str(override.mode)
     return {
-        "mode": str(override.mode),
+        "mode": mode,
         "depth": override.depth,
         "reason": override.reason,
         "actor": override.actor,
         "set_unix_s": override.set_unix_s,
         "expires_unix_s": override.expires_unix_s,
         "scope": override.scope,
-        "detail": f"{override.mode} by {override.actor or 'someone'}: {override.reason}",
+        "detail": f"{mode.replace('_', ' ')} by {override.actor or 'someone'}: {override.reason}",
     }

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 from typer.main import get_command
@@ -25,12 +25,17 @@ from controller.benefit_recorder import BenefitRecorder
 from controller.cli import make_app
 from controller.cli._exit import MEANING as MEANING_OF_CODES
 from controller.conditions import MEANING, Condition
+from controller.order_text import Printable
 from controller.settings import Settings, strict_params
 from controller.shadow_recorder import ShadowRecorder
 from controller.telemetry import LABEL_VALUES, Telemetry
+from controller.wording import REASONS
 from policies import registry
+from policies.bounds import Bound, bounds_of
 from policies.guards import GuardParams
 
+Row = tuple[str, str, str, str]
+"""Name, default, what it must be, meaning."""
 NOTE = "<!-- Made by `python -m controller.reference docs`; do not edit. -->\n"
 
 
@@ -41,7 +46,8 @@ def settings_page() -> str:
         "# Settings\n",
         "Sources, strongest first: flags of `specgov run` (`--set section.key=value` sets any), environment",
         "(`SPECGOV_SECTION__KEY`; lists and tables as JSON), the TOML file given by `--config` or",
-        "`SPECGOV_CONFIG`. Unknown keys are errors. A value that is left out has its default.\n",
+        "`SPECGOV_CONFIG`. Unknown keys are errors. A value that is left out has its default, and so has one",
+        "whose default is `none` (it cannot be written). Numbers are finite.\n",
         "```toml",
         "[engine]",
         'url = "http://127.0.0.1:30000"',
@@ -68,36 +74,102 @@ def settings_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _top_level() -> Iterator[tuple[str, str, str]]:
-    for name, field in Settings.model_fields.items():
-        if not _section(field):
-            yield name, _default(field.get_default(call_default_factory=True)), field.description or ""
+def _top_level() -> list[Row]:
+    plain = {name: field for name, field in Settings.model_fields.items() if not _section(field)}
+    return _model_rows(plain, Settings.model_json_schema())
 
 
-def _section(field: FieldInfo) -> list[tuple[str, str, str]]:
+def _section(field: FieldInfo) -> list[Row]:
     kind = field.annotation
     if kind is GuardParams:
         return _dataclass_rows(kind)
     if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
         return []
+    return _model_rows(kind.model_fields, kind.model_json_schema())
+
+
+def _model_rows(fields: Mapping[str, FieldInfo], schema: dict[str, Any]) -> list[Row]:
     return [
-        (name, _default(f.get_default(call_default_factory=True)), f.description or "")
-        for name, f in kind.model_fields.items()
+        (
+            name,
+            _default(field.get_default(call_default_factory=True)),
+            _value(name, schema["properties"][name]),
+            field.description or "",
+        )
+        for name, field in fields.items()
     ]
 
 
-def _dataclass_rows(params: type[Any], prefix: str = "") -> list[tuple[str, str, str]]:
+def _dataclass_rows(params: type[Any], prefix: str = "") -> list[Row]:
     """One row a field; fields that are dataclasses themselves become dotted rows."""
-    schema = TypeAdapter(strict_params(params)).json_schema()
-    texts = {name: entry.get("description", "") for name, entry in schema.get("properties", {}).items()}
-    rows = []
+    adapter = TypeAdapter(strict_params(params))
+    schema = adapter.json_schema()
+    entries, bounds = schema.get("properties", {}), bounds_of(params)
+    rows: list[Row] = []
     for f in dataclasses.fields(params):
         default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         if dataclasses.is_dataclass(default):
             rows += _dataclass_rows(type(default), f"{prefix}{f.name}.")
         else:
-            rows.append((prefix + f.name, _default(default), texts.get(f.name, "")))
+            entry = _entry(entries[f.name], schema.get("$defs", {}))
+            if f.name in bounds:
+                entry |= _as_schema(bounds[f.name][0])
+            if "enum" in entry:  # what the record's own check refuses is none of the choices
+                entry["enum"] = [each for each in entry["enum"] if _accepts(adapter, {f.name: each})]
+            text = entries[f.name].get("description", "")
+            rows.append((prefix + f.name, _default(default), _value(f.name, entry), text))
     return rows
+
+
+def _entry(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the alternatives of a field the one that is not null, a name replaced by what it stands for."""
+    entry = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
+    found = definitions[entry["$ref"].rpartition("/")[2]] if "$ref" in entry else entry
+    return dict(found)
+
+
+def _as_schema(bound: Bound) -> dict[str, float]:
+    limits = {"exclusiveMinimum": bound.above, "minimum": bound.at_least, "maximum": bound.at_most}
+    return {key: limit for key, limit in limits.items() if limit is not None}
+
+
+def _accepts(adapter: TypeAdapter[Any], given: dict[str, Any]) -> bool:
+    try:
+        adapter.validate_python(given)
+    except ValidationError:
+        return False
+    return True
+
+
+UNITS = {
+    "_requests_per_s": "requests per second",
+    "_request_steps": "request-steps",
+    "_s": "seconds",
+    "_bytes": "bytes",
+    "_reqs": "requests",
+    "_steps": "decode steps",
+    "_ticks": "ticks",
+}
+"""The unit of a number, by how its name ends; the first that fits."""
+FORMATS = {"password": "text, kept secret", "path": "path", "file-path": "path"}
+KINDS = {"boolean": "`true` or `false`", "object": "table", "string": "text"}
+MANY = {"integer": "integers", "string": "texts"}
+
+
+def _value(name: str, schema: dict[str, Any]) -> str:
+    """What a setting must be: its unit or kind, and its range."""
+    entry = _entry(schema, {})
+    if "format" in entry:
+        return FORMATS[entry["format"]]
+    if "enum" in entry:
+        return _rule(entry)
+    if entry["type"] == "array":
+        items = MANY.get(entry["items"].get("type", ""), "tables")
+        return ", each ".join([f"list of {items}", *_limits(entry)])
+    unit = next((unit for suffix, unit in UNITS.items() if f"_{name}".endswith(suffix)), None)
+    numeric = entry["type"] in ("number", "integer")
+    kind = unit if unit and numeric else KINDS.get(entry["type"], entry["type"])
+    return ", ".join([kind, *_limits(entry)])
 
 
 def _default(value: Any) -> str:
@@ -108,9 +180,15 @@ def _summary(kind: Any) -> str:
     return (kind.__doc__ or "").strip().splitlines()[0]
 
 
-def _table(rows: Any) -> list[str]:
-    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
-    return [*lines, *(f"| `{name}` | `{default}` | {_cell(text)} |" for name, default, text in rows)]
+def _table(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["| setting | default | value | meaning |", "| --- | --- | --- | --- |"]
+    cells = ((name, default, value, _cell(text)) for name, default, value, text in rows)
+    return [
+        *lines,
+        *(f"| `{name}` | `{default}` | {value} | {text} |" for name, default, value, text in cells),
+    ]
 
 
 def _cell(text: str) -> str:
@@ -135,6 +213,9 @@ def metrics_page() -> str:
     lines += [f"| `{label}` | {', '.join(f'`{v}`' for v in values)} |" for label, values in labels.items()]
     lines += ["\n## Conditions\n", "| condition | meaning | what mends it |", "| --- | --- | --- |"]
     lines += [f"| `{c}` | {MEANING[c][0]} | {_cell(MEANING[c][1])} |" for c in Condition]
+    lines += ["\n## Reasons\n", "Why a decision is what it is: `because` of `specgov explain`, in words.\n"]
+    lines += ["| reason | meaning |", "| --- | --- |"]
+    lines += [f"| `{reason}` | {meaning} |" for reason, meaning in REASONS.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -190,9 +271,13 @@ RULES = {
     "maximum": "at most {:.16g}",
     "minLength": "at least {} character",
     "maxLength": "at most {} characters",
-    "pattern": "one line, no control characters",
 }
-"""How a rule of JSON schema reads; the API's one pattern is that of `Printable`."""
+"""How a rule of JSON schema reads."""
+PATTERNS = {
+    TypeAdapter(Printable).json_schema()["pattern"]: "one line, no control characters",
+    "^[ -~]+$": "printable ASCII",
+}
+"""How a pattern reads; one that is not here is an error."""
 
 
 def _rule(schema: dict[str, Any]) -> str:
@@ -202,8 +287,13 @@ def _rule(schema: dict[str, Any]) -> str:
     if "$ref" in entry:
         return "one of these"
     choice = ["one of " + ", ".join(f"`{each}`" for each in entry["enum"])] if "enum" in entry else kind
-    said = [*choice, *(text.format(entry[key]) for key, text in RULES.items() if key in entry)]
-    return ", ".join(said)
+    return ", ".join([*choice, *_limits(entry)])
+
+
+def _limits(entry: dict[str, Any]) -> list[str]:
+    """What holds a value within its kind."""
+    said = [text.format(entry[key]) for key, text in RULES.items() if key in entry]
+    return [*said, *([PATTERNS[entry["pattern"]]] if "pattern" in entry else [])]
 
 
 def commands_page() -> str:

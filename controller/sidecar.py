@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from controller import views
+from controller import explanation, views
 from controller.audit import Audit
 from controller.errors import OverrideError
 from controller.loop import ControlLoop
@@ -100,7 +100,7 @@ class Sidecar:
 
     def explain(self) -> dict[str, Any]:
         """Why this depth now, and what would change it."""
-        return views.explain(self.loop.last, now_s=self.clock())
+        return explanation.explain(self.loop.last, now_s=self.clock())
 
     def policy(self) -> dict[str, Any]:
         """The policy in force, its parameters, its schedule, and the shadow."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from controller.conditions import ActiveCondition
 from controller.effect import Effect
 from controller.link import Link
 from controller.loop import TickResult, out_of_reach
-from controller.overrides import Override
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
 from controller.steering import Lease
-from policies.types import Action, Arm, Forecast, Mode, Observation
+from policies.types import Arm, Forecast, Mode, Observation, Schedule
 
 LATE_PERIODS, LATE_S = 3, 3.0
 """A turn older than so many periods, and so many seconds, was the last before something hung."""
+WHY_LATE = "the engine is slow to answer, or turns fail: see the sidecar's log"
 
 
 def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run: bool) -> dict[str, Any]:
@@ -32,9 +31,9 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
         "mode": str(override.mode if override else Mode.AUTO),
         "mode_since_unix_s": result.mode_since_unix_s,
         "why": result.decision.detail if obstacle is None else f"nothing is put in force: {obstacle}",
-        "type": advice(result, dry_run=dry_run),
+        "type": advice(result, dry_run=dry_run, late=late),
         "dry_run": dry_run,
-        "override": {**override_to_json(override), "obstacle": obstacle, "limit": _limit(result)}
+        "override": {**override_to_json(override), "obstacle": obstacle, "limit": limit(result)}
         if override
         else None,
         "fleet_override": override_to_json(result.fleet_override) if result.fleet_override else None,
@@ -65,6 +64,7 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
             "at_unix_s": result.now_unix_s,
             "age_s": age_s,
             "late": late,
+            "detail": WHY_LATE if late else None,
             "duration_s": result.duration_s,
         },
     }
@@ -84,7 +84,7 @@ def headline(result: TickResult, *, dry_run: bool) -> str:
     return f"governed ({who}), {_using(result)}: {result.decision.detail}"
 
 
-def _limit(result: TickResult) -> str | None:
+def limit(result: TickResult) -> str | None:
     """Than what an order lets nothing go deeper, or shallower: the table that the engine follows."""
     words = {Mode.NO_DEEPER: "no deeper than", Mode.NO_SHALLOWER: "no shallower than"}
     if result.override is None or result.override.mode not in words:
@@ -92,10 +92,16 @@ def _limit(result: TickResult) -> str | None:
     than, table = words[result.override.mode], result.in_force
     if table is None:
         return f"{than} what comes into force first"
-    if len(table.rows) == 1:
-        return f"{than} depth {table.rows[0].arm.depth}"
-    bands = [f"depth {row.arm.depth} from batch size {row.min_batch_size}" for row in table.rows]
-    return f"{than} {', '.join(bands)}"
+    return f"{than} {table_in_words(table, gears=False)}"
+
+
+def table_in_words(table: Schedule, *, gears: bool = True) -> str:
+    """Depth by batch size, in one phrase; `gears`: what the draft model does at depth 0, too."""
+    arms = [f"depth {row.arm if gears else row.arm.depth}" for row in table.rows]
+    if len(arms) == 1:
+        return arms[0] + (" at every batch size" if gears else "")
+    bands = (f"{arm} from batch size {row.min_batch_size}" for arm, row in zip(arms, table.rows, strict=True))
+    return ", ".join(bands)
 
 
 def _using(result: TickResult) -> str:
@@ -113,9 +119,10 @@ def _probing(result: TickResult) -> bool:
     return wanted.probe.arm == arm != result.in_force.arm_for(batch_size)
 
 
-def advice(result: TickResult, *, dry_run: bool) -> list[str]:
-    """What to type next: what mends a condition, or how to take over and hand back."""
-    mends = [active.remedy for active in result.conditions if active.remedy]
+def advice(result: TickResult, *, dry_run: bool, late: bool) -> list[str]:
+    """What to type next: what mends a condition, or how to take over and hand back; nothing twice."""
+    asks = ["specgov preflight"] if late else []  # it asks the engine itself, which the loop does not hear
+    mends = dict.fromkeys([*asks, *(active.remedy for active in result.conditions if active.remedy)])
     if dry_run:  # an override is refused there
         return [*mends, "specgov explain"]
     if result.override is not None:
@@ -173,69 +180,6 @@ def condition(active: ActiveCondition) -> dict[str, Any]:
         "remedy": active.remedy,
         "attention": active.attention,
     }
-
-
-def explain(result: TickResult | None, *, now_s: float) -> dict[str, Any]:
-    """Why this depth now: the chain from what was seen to what is in use, and what would change it."""
-    if result is None:
-        return {"because": ["no turn is done yet"], "would_change": [], "decision": None}
-    return {
-        "because": _because(result, now_s),
-        "would_change": _would_change(result),
-        "decision": decision_to_json(result.decision),
-        "shadow": decision_to_json(result.shadow) if result.shadow else None,
-        "load": load(result.observation, now_s),
-        "effect": str(result.effect.effect),
-    }
-
-
-def _because(result: TickResult, now_s: float) -> list[str]:
-    seen, decision = result.observation, result.decision
-    age_s = _aged(seen.load_age_s, seen, now_s)
-    aged = "age not known" if age_s is None else f"{age_s:.1f} s old"
-    counts = (seen.running_reqs, seen.queue_reqs, seen.batch_size)
-    running, waiting, batch = ("unknown" if count is None else str(count) for count in counts)
-    requests = f"{running} running, {waiting} waiting, batch size {batch}"
-    lines = [
-        f"engine: {result.link.link}: {result.link.detail}",
-        f"load: {requests} ({aged})",
-        f"decision: {decision.action}, {decision.reason}: {decision.detail}",
-        f"lease: {result.steered.lease}",
-        f"effect: {result.effect.effect}: {result.effect.detail}",
-    ]
-    limit = _limit(result)
-    if limit is not None:
-        lines.append(f"order: {limit}")
-    if result.steered.error:
-        lines.append(f"last error: {result.steered.error}")
-    return lines
-
-
-def _would_change(result: TickResult) -> list[str]:
-    lines = [f"{active.condition}: {active.remedy}" for active in result.conditions if active.remedy]
-    override = result.override
-    if override is not None:
-        lines.append(f"the override {_end(override)}; at once: specgov override auto")
-    schedule, batch_size = result.in_force, result.observation.batch_size
-    if schedule is not None and batch_size is not None and result.decision.action is not Action.RELEASE:
-        arm = schedule.arm_for(batch_size)
-        lines += [
-            f"a batch size of {row.min_batch_size} or more: depth {row.arm}"
-            for row in schedule.rows
-            if row.min_batch_size > batch_size and row.arm != arm
-        ]
-        lower = [row for row in schedule.rows if row.min_batch_size <= batch_size]
-        if len(lower) > 1:
-            lines.append(f"a batch size below {lower[-1].min_batch_size}: depth {lower[-2].arm}")
-    hints = result.decision.evidence.get("would_change", ())
-    return [*lines, *map(str, hints if isinstance(hints, list | tuple) else ())]
-
-
-def _end(override: Override) -> str:
-    if override.expires_unix_s is None:
-        return "does not end by itself"
-    end = datetime.fromtimestamp(override.expires_unix_s, UTC)
-    return f"ends by itself at {end:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def curves(forecast: tuple[Forecast, ...]) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from policies.bounds import Positive, check_bounds
 from policies.drift import ChangeRate
 from policies.regimes import BRIEF_TICKS, LEAST_SHIFT, MAX_REGIMES, Counts, Regimes, Tick
 from policies.soundness import MAX_DEPTH, finite
@@ -46,18 +47,16 @@ FRESH_REQUEST_STEPS = 20.0
 class AcceptanceParams:
     """How long acceptance is remembered.  Old counts fade only when both memories are exceeded."""
 
-    memory_request_steps: float = 4000.0
+    memory_request_steps: Positive = 4000.0
     """Half-life in exposed request-steps: bounds the statistical error at low load."""
-    memory_s: float = 30.0
+    memory_s: Positive = 30.0
     """Half-life in seconds: a full batch must not forget within a fraction of a second."""
-    prior_strength: float = 4.0
+    prior_strength: Positive = 4.0
     """Weight of the prior of a position, in request-steps."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for memories that are not positive."""
-        for name in ("memory_request_steps", "memory_s", "prior_strength"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
+        check_bounds(self)
 
 
 def exposure(histograms: Iterable[Sequence[float]], depths: Iterable[int]) -> tuple[list[float], list[float]]:

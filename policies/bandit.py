@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from policies import unbuilt
+from policies.bounds import Bound, Count, NotNegative, Positive, check_bounds
 from policies.soundness import sound_cells
 from policies.step_cost import KNOTS, bucket_index, ordered, timing
 from policies.types import Action, Arm, CellDelta, Decision, Gear, Observation, Reason, Row, Schedule
@@ -27,26 +29,20 @@ from policies.types import Action, Arm, CellDelta, Decision, Gear, Observation, 
 class BanditParams:
     """Parameters of `bandit`."""
 
-    seed: int = 1
+    seed: Annotated[int, Bound(at_least=0)] = 1
     """Of its draws: the same observations give the same decisions."""
-    memory_ticks: float = 60.0
-    """Half-life of a reward, in ticks of its bucket, > 0."""
-    noise: float = 0.1
-    """Standard deviation of one tick's log reward, > 0."""
-    switch_cost_steps: float = 0.5
-    """Decode steps that a switch is charged, >= 0."""
-    hold_ticks: int = 5
-    """Ticks of a bucket between two draws, >= 1."""
+    memory_ticks: Positive = 60.0
+    """Half-life of a reward, in ticks of its bucket."""
+    noise: Positive = 0.1
+    """Standard deviation of one tick's log reward."""
+    switch_cost_steps: NotNegative = 0.5
+    """Decode steps that a switch is charged."""
+    hold_ticks: Count = 5
+    """Ticks of a bucket between two draws."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values out of range."""
-        for name in ("memory_ticks", "noise"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
-        if not self.switch_cost_steps >= 0:
-            raise ValueError(f"switch_cost_steps must be >= 0, got {self.switch_cost_steps!r}")
-        if self.hold_ticks < 1:
-            raise ValueError(f"hold_ticks must be >= 1, got {self.hold_ticks!r}")
+        check_bounds(self)
 
 
 @dataclass(slots=True)

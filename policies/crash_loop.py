@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from policies import arms
 from policies.base import Policy
+from policies.bounds import Count, Positive, check_bounds
 from policies.guard import Guard
 from policies.soundness import elapsed_s
 from policies.types import Action, Decision, Observation, Reason, Schedule
@@ -16,19 +17,16 @@ from policies.types import Action, Decision, Observation, Reason, Schedule
 class CrashLoopParams:
     """What counts as a crash loop."""
 
-    restarts: int = 3
-    """Engine restarts within `window_s` that pin speculation off, >= 1."""
-    window_s: float = 900.0
-    """Length of the window, > 0.  Restarts of a large model take minutes."""
-    pin_s: float = 3600.0
-    """How long off is pinned after the last of them, > 0; an operator's order ends it sooner."""
+    restarts: Count = 3
+    """Engine restarts within `window_s` that pin speculation off."""
+    window_s: Positive = 900.0
+    """Length of the window.  Restarts of a large model take minutes."""
+    pin_s: Positive = 3600.0
+    """How long off is pinned after the last of them; an operator's order ends it sooner."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values out of range."""
-        if self.restarts < 1:
-            raise ValueError(f"restarts must be >= 1, got {self.restarts!r}")
-        if not self.window_s > 0 or not self.pin_s > 0:
-            raise ValueError(f"window_s and pin_s must be > 0, got {self.window_s!r}, {self.pin_s!r}")
+        check_bounds(self)
 
 
 class CrashLoop(Guard):

@@ -17,17 +17,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from policies.bounds import NotNegative, Positive, check_bounds
+
 
 @dataclass(frozen=True, slots=True)
 class DriftParams:
     """Sensitivity, in standard deviations of one tick's residual."""
 
-    allowance: float = 0.5
+    allowance: NotNegative = 0.5
     """Shifts below this are not drift."""
-    threshold: float = 12.0
+    threshold: Positive = 12.0
     """Accumulated excess that raises the alarm."""
-    clip: float = 5.0
-    """One tick counts for at most this much, either way."""
+    clip: Positive = 5.0
+    """One tick counts for at most this much, either way, > `allowance`: else nothing adds up."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for values out of range."""
+        check_bounds(self)
+        if not self.clip > self.allowance:
+            raise ValueError(f"clip must be above allowance ({self.allowance}), got {self.clip!r}")
 
 
 @dataclass(slots=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from policies import arms, unbuilt
+from policies.bounds import Bound, check_bounds
 from policies.types import Action, Decision, Gear, Observation, Reason, Schedule
 
 
@@ -12,8 +14,8 @@ from policies.types import Action, Decision, Gear, Observation, Reason, Schedule
 class FixedParams:
     """Parameters of `fixed`."""
 
-    depth: int | None = None
-    """Draft depth, >= 0; a depth that is not built gives the next shallower one that is.  `None`: the
+    depth: Annotated[int | None, Bound(at_least=0)] = None
+    """Draft depth; a depth that is not built gives the next shallower one that is.  `None`: the
     deepest built, which is what the server would do without a controller."""
     gear: Gear = Gear.COLD
     """What the draft model does at depth 0: warm, cold or frozen.  Cold by default, since a server that
@@ -21,8 +23,7 @@ class FixedParams:
 
     def __post_init__(self) -> None:
         """Raise `ValueError` when a value is out of range."""
-        if self.depth is not None and self.depth < 0:
-            raise ValueError(f"depth must be >= 0 or left out, got {self.depth!r}")
+        check_bounds(self)
         if self.gear is Gear.ON:
             raise ValueError(f"gear must be warm, cold or frozen, got {str(self.gear)!r}")
 

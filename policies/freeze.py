@@ -28,7 +28,7 @@ class Freeze(ChangeGuard):
         return Decision(
             Action.HOLD,
             Reason.FREEZE,
-            f"held, {directive.mode} by {who}: {proposal.detail}",
+            f"held, {str(directive.mode).replace('_', ' ')} by {who}: {proposal.detail}",
             evidence=evidence,
         )
 

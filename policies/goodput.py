@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from policies import unbuilt
 from policies.acceptance import AcceptanceParams, Survival
+from policies.bounds import Bound, NotNegative, Share, check_bounds
 from policies.drift import DriftParams
 from policies.explain import describe, explain, forecast
 from policies.gears import ColdLedger
@@ -59,12 +60,12 @@ MATERIAL, MATERIAL_AHEAD = 0.001, 0.005
 class GoodputParams:
     """Parameters of `goodput`.  None of them describes hardware, model or traffic."""
 
-    min_gain: float = 0.01
-    """A change must promise at least this much more log-goodput (0.01: 1 %), 0..1 ..."""
-    confidence: float = 1.5
-    """... plus this many standard errors of the difference, >= 0."""
-    tpot_objective_s: float | None = None
-    """Time per output token that a request should not exceed, > 0.  With no request waiting, an arm in
+    min_gain: Share = 0.01
+    """A change must promise at least this much more log-goodput (0.01: 1 %) ..."""
+    confidence: NotNegative = 1.5
+    """... plus this many standard errors of the difference."""
+    tpot_objective_s: Annotated[float | None, Bound(above=0)] = None
+    """Time per output token that a request should not exceed.  With no request waiting, an arm in
     force that meets it is kept, and one that misses it is left at once.  `None`: throughput only."""
     acceptance: AcceptanceParams = field(default_factory=AcceptanceParams)
     step_cost: StepCostParams = field(default_factory=StepCostParams)
@@ -73,12 +74,7 @@ class GoodputParams:
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values out of range."""
-        if not 0 <= self.min_gain <= 1:
-            raise ValueError(f"min_gain must be within 0..1, got {self.min_gain!r}")
-        if not self.confidence >= 0:
-            raise ValueError(f"confidence must be >= 0, got {self.confidence!r}")
-        if self.tpot_objective_s is not None and not self.tpot_objective_s > 0:
-            raise ValueError(f"tpot_objective_s must be > 0 or left out, got {self.tpot_objective_s!r}")
+        check_bounds(self)
 
 
 class Goodput:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from policies.arms import deeper_anywhere, only_built, reverts
 from policies.base import Policy
+from policies.bounds import Count, NotNegative, Positive, check_bounds
 from policies.crash_loop import CrashLoop, CrashLoopParams
 from policies.freeze import Freeze
 from policies.guard import ChangeGuard, Guard
@@ -26,25 +27,25 @@ from policies.verification import VerificationParams, Verified
 class GuardParams:
     """Parameters of the guards."""
 
-    max_age_s: float = 5.0
-    """Load figures older than this are stale, > 0: hold.  5 s: SGLang refreshes them every 15 decode
+    max_age_s: Positive = 5.0
+    """Load figures older than this are stale: hold.  5 s: SGLang refreshes them every 15 decode
     steps, so this is a step of 0.33 s."""
-    lost_after_s: float = 60.0
+    lost_after_s: Positive = 60.0
     """After this long without sound input control is handed back to SGLang, > `max_age_s`.  A minute
     outlasts a long prefill, during which an engine answers late."""
-    dwell_down_s: float = 1.0
-    """Least seconds between two changes, >= 0.  Short: turning down under load must be quick."""
-    dwell_up_s: float = 10.0
-    """Least seconds from drafting less at some batch size to drafting deeper there again, >= 0.  Long:
-    coming back may wait."""
-    max_switches: int = 20
-    """At most this many schedule changes in any `switch_window_s`, >= 1; then only changes that draft
+    dwell_down_s: NotNegative = 1.0
+    """Least seconds between two changes.  Short: turning down under load must be quick."""
+    dwell_up_s: NotNegative = 10.0
+    """Least seconds from drafting less at some batch size to drafting deeper there again.  Long: coming back
+    may wait."""
+    max_switches: Count = 20
+    """At most this many schedule changes in any `switch_window_s`; then only changes that draft
     nowhere deeper pass, so a flapping policy comes to rest at the shallow end."""
-    switch_window_s: float = 300.0
-    """Length of the window of `max_switches`, > 0.  20 in 300 s is 4 a minute; public reports of harm
+    switch_window_s: Positive = 300.0
+    """Length of the window of `max_switches`.  20 in 300 s is 4 a minute; public reports of harm
     start at 18 a minute (1100 an hour)."""
-    fallback_after: int = 10
-    """After this many failed decisions in a row `fallback` decides, >= 1; until then each one holds."""
+    fallback_after: Count = 10
+    """After this many failed decisions in a row `fallback` decides; until then each one holds."""
     fallback: Literal["native", "hold"] = "native"
     """What decides while the policy fails: `native` hands back to SGLang, `hold` keeps what is in force."""
     verification: VerificationParams = field(default_factory=VerificationParams)
@@ -54,19 +55,11 @@ class GuardParams:
 
     def __post_init__(self) -> None:
         """Raise `ValueError` when a value is out of range."""
-        for name in ("max_age_s", "switch_window_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
-        for name in ("dwell_down_s", "dwell_up_s"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)!r}")
+        check_bounds(self)
         if not self.lost_after_s > self.max_age_s:
             raise ValueError(
                 f"lost_after_s must be above max_age_s ({self.max_age_s}), got {self.lost_after_s!r}"
             )
-        for name in ("max_switches", "fallback_after"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)!r}")
         if self.fallback not in ("native", "hold"):
             raise ValueError(f"fallback must be native or hold, got {self.fallback!r}")
 

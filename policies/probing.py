@@ -29,10 +29,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
+from policies.bounds import Bound, Positive, Share, check_bounds
 from policies.step_cost import KNOTS
 from policies.types import Arm, Probe
 
@@ -57,37 +59,32 @@ SAMPLES = 2.0
 class ProbeParams:
     """How much may be spent on learning."""
 
-    share: float = 0.006
-    """Greatest share of decode time, 0..1 (0: never probe) ..."""
-    loan_share: float = 0.004
+    share: Share = 0.006
+    """Greatest share of decode time (0: never probe) ..."""
+    loan_share: Share = 0.004
     """... and of the decode time of the `loan_s` to come, at the present activity, which may be spent ahead
-    after a start, 0..1.  Together 0.01: over a steady hour probes stay below 1 %."""
-    loan_s: float = 3600.0
-    """See `loan_share`, > 0."""
-    bursts: tuple[int, ...] = (4, 8, 16, 32, 64)
-    """Burst lengths to choose from, in decode steps, >= 4 each."""
-    rest_s: float = 5.0
-    """First rest of an arm after a probe that changed nothing, > 0."""
-    max_rest_s: float = 600.0
-    """Longest rest, >= rest_s."""
-    looks_per_change: float = 30.0
-    """A rest is never longer than the mean time between drift alarms over this, > 0."""
-    horizon_s: float = 1800.0
-    """How long a finding is expected to stay of use, > 0.  One about acceptance: less where that changes more
+    after a start.  Together 0.01: over a steady hour probes stay below 1 %."""
+    loan_s: Positive = 3600.0
+    """See `loan_share`."""
+    bursts: Annotated[tuple[int, ...], Bound(at_least=4)] = (4, 8, 16, 32, 64)
+    """Burst lengths to choose from, in decode steps; at least one."""
+    rest_s: Positive = 5.0
+    """First rest of an arm after a probe that changed nothing."""
+    max_rest_s: Positive = 600.0
+    """Longest rest, >= `rest_s`."""
+    looks_per_change: Positive = 30.0
+    """A rest is never longer than the mean time between drift alarms over this."""
+    horizon_s: Positive = 1800.0
+    """How long a finding is expected to stay of use.  One about acceptance: less where that changes more
     often.  One about step times: shared among the regimes of acceptance that were met."""
-    patience_s: float = 2.0
-    """A probe whose batch sizes do not come up for so long, while others do, is dropped, > 0."""
+    patience_s: Positive = 2.0
+    """A probe whose batch sizes do not come up for so long, while others do, is dropped."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values out of range."""
-        for name in ("share", "loan_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be within 0..1, got {getattr(self, name)!r}")
-        if not self.bursts or any(n < 4 for n in self.bursts):
-            raise ValueError(f"bursts must be step counts >= 4, got {self.bursts!r}")
-        for name in ("loan_s", "rest_s", "looks_per_change", "horizon_s", "patience_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
+        check_bounds(self)
+        if not self.bursts:
+            raise ValueError("bursts must be at least one step count, got none")
         if self.max_rest_s < self.rest_s:
             raise ValueError(f"max_rest_s must be >= rest_s ({self.rest_s}), got {self.max_rest_s!r}")
 

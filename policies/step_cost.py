@@ -42,6 +42,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from policies.bounds import Positive, check_bounds
 from policies.drift import Cusum, DriftParams
 from policies.soundness import finite
 from policies.types import Arm, CellDelta, Gear
@@ -68,22 +69,20 @@ ANCHOR_S, ANCHOR_SD = 0.02, 4.0
 class StepCostParams:
     """How long step times are remembered, and how far they are believed."""
 
-    memory_steps: float = 1000.0
+    memory_steps: Positive = 1000.0
     """Half-life in timed steps of the same cell ..."""
-    memory_s: float = 60.0
+    memory_s: Positive = 60.0
     """... and in seconds in which the cell was timed; both must be exceeded."""
-    floor: float = 0.005
+    floor: Positive = 0.005
     """Relative error that no amount of timing removes (batches mixed in one bucket, clocks)."""
-    wander: float = 0.01
+    wander: Positive = 0.01
     """Relative deviation by which an arm may move against the others in ten minutes without a timing."""
-    noise: float = 0.1
+    noise: Positive = 0.1
     """Relative deviation of one step's time while unknown."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values that are not positive."""
-        for name in ("memory_steps", "memory_s", "floor", "wander", "noise"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be > 0, got {getattr(self, name)!r}")
+        check_bounds(self)
 
 
 @dataclass(slots=True)

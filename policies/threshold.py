@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Annotated
 
 from policies import arms, unbuilt
+from policies.bounds import Bound, check_bounds
 from policies.types import Action, Arm, Decision, Gear, Observation, Reason, Row, Schedule
 
 
@@ -32,14 +34,15 @@ class ThresholdParams:
     """The table; the first row starts at 1, the rest ascend.  The default turns speculation off from 32
     requests up, which lies between the crossovers of 25 and 41 seen on one H200 with an 8B model at depth
     2 and 4: measure your own, they move with hardware, model, kernel, acceptance and context."""
-    hysteresis_reqs: int = 4
-    """How far, in requests, a boundary that was crossed upwards moves down, >= 0.  4 is wider than the
+    hysteresis_reqs: Annotated[int, Bound(at_least=0)] = 4
+    """How far, in requests, a boundary that was crossed upwards moves down.  4 is wider than the
     step-to-step change of a batch in which one request in ten finishes at the default boundary."""
-    off_at_queue_reqs: int | None = None
-    """Speculation off at every batch size once this many requests wait, >= 1.  `None`: the queue is not
+    off_at_queue_reqs: Annotated[int | None, Bound(at_least=1)] = None
+    """Speculation off at every batch size once this many requests wait.  `None`: the queue is not
     looked at, since a queue behind a small, memory-bound batch is no reason to stop drafting."""
-    on_below_queue_reqs: int | None = None
-    """The table rules again once fewer than this many wait, 1..`off_at_queue_reqs`.  `None`: half of it."""
+    on_below_queue_reqs: Annotated[int | None, Bound(at_least=1)] = None
+    """The table rules again once fewer than this many wait, at most `off_at_queue_reqs`.  `None`: half of
+    it."""
     gear: Gear = Gear.WARM
     """What the draft model does at depth 0.  Warm by default: thresholds are crossed often, and a warm
     draft KV cache lets drafting come back at once."""
@@ -51,18 +54,17 @@ class ThresholdParams:
             raise ValueError(f"rows must start at min_batch_size 1 and ascend strictly, got {starts!r}")
         if any(row.depth is not None and row.depth < 0 for row in self.rows):
             raise ValueError(f"rows[].depth must be >= 0, got {[row.depth for row in self.rows]!r}")
-        if self.hysteresis_reqs < 0:
-            raise ValueError(f"hysteresis_reqs must be >= 0, got {self.hysteresis_reqs!r}")
+        check_bounds(self)
         if self.gear is Gear.ON:
             raise ValueError(f"gear must be warm, cold or frozen, got {str(self.gear)!r}")
         self._check_queue()
 
     def _check_queue(self) -> None:
         off_at, on_below = self.off_at_queue_reqs, self.on_below_queue_reqs
-        if off_at is not None and off_at < 1:
-            raise ValueError(f"off_at_queue_reqs must be >= 1 or left out, got {off_at!r}")
-        if on_below is not None and (off_at is None or not 1 <= on_below <= off_at):
-            raise ValueError(f"on_below_queue_reqs must be 1..off_at_queue_reqs ({off_at}), got {on_below!r}")
+        if on_below is not None and (off_at is None or on_below > off_at):
+            raise ValueError(
+                f"on_below_queue_reqs must be at most off_at_queue_reqs ({off_at}), got {on_below!r}"
+            )
 
 
 class Threshold:
@@ -141,5 +143,11 @@ class Threshold:
         if self._queue_long:
             return f"off: at least {self._params.off_at_queue_reqs} requests wait"
         if batch_size is None:
-            return f"batch size not known; table {schedule}"
-        return f"depth {schedule.arm_for(batch_size)} at batch size {batch_size}; table {schedule}"
+            return f"batch size not known; by batch size {_bands(schedule)}"
+        here = f"depth {schedule.arm_for(batch_size)} at batch size {batch_size}"
+        return here if len(schedule.rows) == 1 else f"{here}; by batch size {_bands(schedule)}"
+
+
+def _bands(schedule: Schedule) -> str:
+    """Such as "from 1 depth 4, from 32 depth 0 warm"."""
+    return ", ".join(f"from {row.min_batch_size} depth {row.arm}" for row in schedule.rows)

@@ -16,9 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from policies.acceptance import exposure
 from policies.base import Policy
+from policies.bounds import Bound, NotNegative, Positive, Share, check_bounds
 from policies.guard import Guard
 from policies.regimes import Counts
 from policies.soundness import elapsed_s, sound_cells
@@ -38,25 +40,24 @@ NEXT_TO_NOTHING = 0.01
 class VerificationParams:
     """When a change has failed."""
 
-    tolerance: float = 0.05
-    """A rate lower by this share is let pass, 0..1: batches differ within a bucket."""
-    confidence: float = 2.0
-    """Standard errors that the loss must exceed on top, >= 0."""
-    ticks: int = 5
-    """Ticks with clean steps that are needed after the change, >= 2."""
-    patience_s: float = 60.0
-    """A change whose bucket does not come up for so long is taken as it is, > 0."""
-    rest_s: float = 60.0
-    """First rest of an arm that failed in a bucket, > 0; doubles with each failure."""
-    max_rest_s: float = 3600.0
-    """Longest rest, >= rest_s."""
+    tolerance: Share = 0.05
+    """A rate lower by this share is let pass: batches differ within a bucket."""
+    confidence: NotNegative = 2.0
+    """Standard errors that the loss must exceed on top."""
+    ticks: Annotated[int, Bound(at_least=2)] = 5
+    """Ticks with clean steps that are needed after the change."""
+    patience_s: Positive = 60.0
+    """A change whose bucket does not come up for so long is taken as it is."""
+    rest_s: Positive = 60.0
+    """First rest of an arm that failed in a bucket; doubles with each failure."""
+    max_rest_s: Positive = 3600.0
+    """Longest rest, >= `rest_s`."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values out of range."""
-        if not 0 <= self.tolerance <= 1 or not self.confidence >= 0:
-            raise ValueError(f"tolerance must be 0..1 and confidence >= 0, got {self!r}")
-        if self.ticks < 2 or not self.patience_s > 0 or not 0 < self.rest_s <= self.max_rest_s:
-            raise ValueError(f"ticks must be >= 2, patience_s > 0 and 0 < rest_s <= max_rest_s, got {self!r}")
+        check_bounds(self)
+        if self.max_rest_s < self.rest_s:
+            raise ValueError(f"max_rest_s must be >= rest_s ({self.rest_s}), got {self.max_rest_s!r}")
 
 
 @dataclass(slots=True)

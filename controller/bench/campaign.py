@@ -14,6 +14,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from controller.bench.arms import BenchArm
@@ -144,19 +145,18 @@ class Campaign:
         self,
         target: Target,
         records: list[RequestRecord],
-        work: Awaitable[object],
+        work: Callable[[], Awaitable[object]],
         *,
         stream_share: float = 1.0,
         **notes: Any,
     ) -> Window:
-        """One window on whatever load is there now, from now until `work` (say, a sleep) is done."""
-        control = target.server.control
-        before = await control.state() if control else None
+        """One window on whatever load is there now, from now until `work()` (say, a sleep) is done."""
+        before = await target.server.state()
         from_s = self.clock()
         async with self._sampling(target):
-            await work
+            await work()
         to_s = self.clock()
-        after = await control.state() if control else None
+        after = await target.server.state()
         # both counts were read just before their answers arrived
         counted_s = self.clock() - from_s
         cells = difference(before, after) if before and after else ()
@@ -228,7 +228,7 @@ class Campaign:
             async with self.in_force(target, self.timing.settle_s + self.timing.window_s):
                 await target.confirm()
                 await asyncio.sleep(self.timing.settle_s)
-                window = asyncio.sleep(self.timing.window_s)
+                window = partial(asyncio.sleep, self.timing.window_s)
                 notes = {"concurrency": concurrency, "round": number}
                 await self.measure(target, loop.records, window, stream_share=loop.stream_share, **notes)
         except EngineRefusedError as problem:

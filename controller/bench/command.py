@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from controller.bench.arms import AS_IS, BenchArm, arm_of, parse_arm
 from controller.bench.campaign import Campaign, Timing
 from controller.bench.client import Client, Dialect
 from controller.bench.cost_profile import cost_profile
-from controller.bench.engine import BENCH, EngineControl, EngineRefusedError, LeaseHeldError
+from controller.bench.engine import EngineControl, EngineRefusedError, LeaseHeldError, holder_of
 from controller.bench.govern import Governor
 from controller.bench.interruption import until_told
 from controller.bench.outcome import Outcome, to_json
@@ -38,29 +38,39 @@ from controller.bench.prompts import (
     parse_sharegpt,
 )
 from controller.bench.scenario import InvalidScenarioError, Phase, parse_scenario
-from controller.bench.target import ServerUnderTest, Target
+from controller.bench.target import ServerGoneError, ServerUnderTest, Target
 from controller.errors import BadRequestError, SpecgovError
 from controller.simulation.arrivals import InvalidArrivalsError, describe_bad_rows, read_arrivals
 from policies.types import Gear
 
 REQUEST_TIMEOUT_S = 600.0
 HAND_BACK_WITHIN_S = 5.0
+RESULTS = "results.json"
+REPEAT = "; once that is mended, repeat the command with another --output"
 
 
 class BenchError(SpecgovError):
     """Nothing could be measured: the server is away, or cannot do what was asked for."""
 
 
-class InterruptedBenchError(SpecgovError):
-    """Ctrl-C or SIGTERM ended the benchmark; `outcome` holds what was measured until then, if anything."""
+class IncompleteBenchError(BenchError):
+    """It ended before its last window; `outcome` holds what was measured until then, if anything."""
 
-    def __init__(self, outcome: Outcome | None, told: signal.Signals, folder: Path) -> None:
+    def __init__(self, outcome: Outcome | None, folder: Path, why: str, remedy: str = "") -> None:
         kept = outcome if outcome is not None and outcome.windows else None
         what = "nothing was measured"
         if kept is not None:
-            what = f"{len(kept.windows)} window{'s' * (len(kept.windows) > 1)} measured, kept in {folder}"
-        super().__init__(f"interrupted by {told.name}: {what}")
+            many = "s" * (len(kept.windows) > 1)
+            what = f"{len(kept.windows)} window{many} measured, kept in {folder / RESULTS}"
+        super().__init__(f"{why}: {what}{remedy}")
         self.outcome = kept
+
+
+class InterruptedBenchError(IncompleteBenchError):
+    """Ctrl-C or SIGTERM ended the benchmark."""
+
+    def __init__(self, outcome: Outcome | None, told: signal.Signals, folder: Path) -> None:
+        super().__init__(outcome, folder, f"interrupted by {told.name}")
         self.told = told
 
 
@@ -92,20 +102,22 @@ class BenchRequest:
     admin_api_key_file: Path | None
     as_json: bool
     run_id: str
-    """Tells the leases of this run from those of another; 1..100 printable characters."""
+    """Tells the leases of this run from those of another; see `holder_of`."""
 
 
 def run(request: BenchRequest, console: Console) -> Outcome:
-    """Measure, print, write; raises `BadRequestError`, `BenchError`, `InterruptedBenchError`."""
+    """Measure, print, write; raises `BadRequestError`, `BenchError`, `IncompleteBenchError`."""
     with _folder(request.output):
         outcome, told = _measured(request, console)
-        if outcome is not None and told is None:
+        if outcome is not None and outcome.ended_by is None:
             _write(outcome, request.output, console)
         elif outcome is not None and outcome.windows:  # whoever sent SIGTERM may not wait for plots
             _write_results(outcome, request.output)
     if told is not None:
         raise InterruptedBenchError(outcome, told, request.output)
     assert outcome is not None  # noqa: S101 - for the type checker: only a signal leaves none
+    if outcome.ended_by is not None:
+        raise IncompleteBenchError(outcome, request.output, outcome.ended_by, REPEAT)
     if not request.as_json:
         _show(outcome, console)
     if not outcome.windows:
@@ -116,14 +128,17 @@ def run(request: BenchRequest, console: Console) -> Outcome:
 def _measured(request: BenchRequest, console: Console) -> tuple[Outcome | None, signal.Signals | None]:
     source_of, arms = _sources(request.prompts), _parse(request.arms)
     try:
-        return asyncio.run(until_told(_measure(request, arms, source_of, console)))
+        outcome, told = asyncio.run(until_told(_measure(request, arms, source_of, console)))
     except httpx.ConnectError as problem:
         hint = "is it running, and is --engine right?"
         raise BenchError(f"no server answers at {request.engine}: {problem}; {hint}") from None
     except httpx.HTTPError as problem:
         raise BenchError(f"{type(problem).__name__} at {request.engine}: {problem}") from None
-    except (EngineRefusedError, LeaseHeldError) as problem:
+    except (EngineRefusedError, LeaseHeldError, ServerGoneError) as problem:
         raise BenchError(str(problem)) from None
+    if outcome is not None and told is not None:
+        outcome = replace(outcome, ended_by=told.name)
+    return outcome, told
 
 
 @contextmanager
@@ -188,16 +203,34 @@ async def _measure(
         for name, url in request.beside:
             targets.append(Target(await _server(name, url, request, stack), BenchArm(AS_IS)))
         campaign = _campaign(request, targets, source_of)
-        whole = True
+        ended_by = None
         try:
             await _run(request, campaign, source_of, console)
-        except asyncio.CancelledError:  # by a signal: what was measured is kept
-            whole = False
+        except asyncio.CancelledError:
+            pass  # by a signal: what was measured is kept, and the caller knows by which
+        except ENDS as problem:
+            if not campaign.windows:
+                raise
+            ended_by = _in_the_middle(problem)
         finally:
             if engine.control and steered:
                 await _hand_back(engine.control, request.engine, console)
-        about = _about(request, state, [t.label for t in targets]) | {"interrupted": not whole}
-        return Outcome(about, campaign.windows, campaign.depths, campaign.failures, plain=request.plain)
+        about = _about(request, state, [t.label for t in targets])
+        found = campaign.windows, campaign.depths, campaign.failures
+        return Outcome(about, *found, plain=request.plain, ended_by=ended_by)
+
+
+ENDS = (httpx.HTTPError, EngineRefusedError, LeaseHeldError, ServerGoneError, SpecgovError, OSError)
+"""What may end a benchmark that has begun, windows that were measured before being good."""
+
+
+def _in_the_middle(problem: Exception) -> str:
+    """What ended it, in a sentence: a server that went away, or the error's own words."""
+    if not isinstance(problem, httpx.HTTPError):
+        return str(problem)
+    url = problem.request.url
+    origin = f"{url.scheme}://{url.netloc.decode()}"
+    return f"the server at {origin} no longer answers ({type(problem).__name__}: {problem})"
 
 
 def _campaign(request: BenchRequest, targets: list[Target], source_of: _Sources) -> Campaign:
@@ -252,8 +285,7 @@ async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitSt
     control = await stack.enter_async_context(http(request.admin_api_key_file or request.api_key_file))
     model = request.model or (await _served_model(load) if request.dialect is Dialect.OPENAI else None)
     client = Client(load, time.monotonic, request.dialect, model)
-    holder = f"{BENCH}/{request.run_id}"
-    return ServerUnderTest(name, client, EngineControl(control, time.monotonic, holder))
+    return ServerUnderTest(name, client, EngineControl(control, time.monotonic, holder_of(request.run_id)))
 
 
 async def _served_model(http: httpx.AsyncClient) -> str:
@@ -354,12 +386,12 @@ def _about(request: BenchRequest, state: dict[str, Any] | None, labels: list[str
 
 
 def _write_results(outcome: Outcome, folder: Path) -> None:
-    (folder / "results.json").write_text(json.dumps(to_json(outcome), indent=1) + "\n", encoding="utf-8")
+    (folder / RESULTS).write_text(json.dumps(to_json(outcome), indent=1) + "\n", encoding="utf-8")
 
 
 def _write(outcome: Outcome, folder: Path, console: Console) -> None:
     _write_results(outcome, folder)
-    written = ["results.json"]
+    written = [RESULTS]
     profile = cost_profile(outcome, folder.name)
     if profile is not None:
         (folder / "profile.json").write_text(json.dumps(profile, indent=1) + "\n", encoding="utf-8")

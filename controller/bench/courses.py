@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from controller.bench.campaign import Campaign, ordered
 from controller.bench.engine import EngineRefusedError
@@ -52,7 +53,7 @@ async def _phases(
             share = loop.stream_share
             notes = {"concurrency": phase.concurrency, "phase": phase.name, "round": number}
             await campaign.measure(
-                target, loop.records, asyncio.sleep(phase.seconds), stream_share=share, **notes
+                target, loop.records, partial(asyncio.sleep, phase.seconds), stream_share=share, **notes
             )
 
 
@@ -71,7 +72,7 @@ async def _trace(campaign: Campaign, target: Target, arrivals: Arrivals, number:
     load = OpenLoop(target.server.client)
     try:
         async with campaign.in_force(target, arrivals[-1][0]):
-            work = _confirmed(load, target, arrivals)
+            work = partial(_confirmed, load, target, arrivals)
             await campaign.measure(target, load.records, work, phase="trace", round=number)
     except EngineRefusedError as problem:
         campaign.fail(target.label, None, problem)

@@ -18,6 +18,11 @@ _POLL_S = 0.02
 BENCH = "specgov-bench"
 
 
+def holder_of(run_id: str) -> str:
+    """The lease holder of one run, which must not pass for another; `run_id`: 1..100 printable characters."""
+    return f"{BENCH}/{run_id}"
+
+
 class EngineRefusedError(Exception):
     """The server would not do what an arm asks; the message says why and what to do."""
 
@@ -51,8 +56,8 @@ class EngineControl:
 
     http: httpx.AsyncClient
     clock: Callable[[], float]
-    holder: str = BENCH
-    """One run must not pass for another: `specgov bench` adds a random part."""
+    holder: str
+    """See `holder_of`."""
 
     async def state(self) -> dict[str, Any] | None:
         """The answer of `GET /speculation`; `None` where the server has no such endpoint."""

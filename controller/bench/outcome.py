@@ -39,6 +39,8 @@ class Outcome:
     failures: Sequence[Failure] = ()
     plain: Sequence[str] = field(default=())
     """Labels of servers known to run without speculation."""
+    ended_by: str | None = None
+    """What ended it before its last window: a signal, or a sentence; `None`: it is complete."""
 
     def labels(self) -> list[str]:
         """Every target, in the order first seen."""
@@ -148,6 +150,8 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
     advice = outcome.advice()
     return {
         "schema": SCHEMA,
+        "complete": outcome.ended_by is None,
+        "ended_by": outcome.ended_by,
         "about": dict(outcome.about),
         "plain": list(outcome.plain),
         "windows": [asdict(w) for w in outcome.windows],
@@ -177,4 +181,5 @@ def from_json(data: Mapping[str, Any]) -> Outcome:
         depths=[DepthSample(**d) for d in data["depths"]],
         failures=[Failure(**f) for f in data["failures"]],
         plain=tuple(data["plain"]),
+        ended_by=data.get("ended_by"),
     )

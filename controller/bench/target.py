@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 
@@ -18,8 +19,13 @@ from controller.bench.prompts import PromptSource
 
 CONFIRM_WITHIN_S = 10.0
 _ABORT_WITHIN_S = 5.0
+_ALIVE_WITHIN_S = 5.0
 _POLL_S = 0.02
 _FLOWING_SHARE = 0.95
+
+
+class ServerGoneError(Exception):
+    """A server that is measured as it is no longer answers; ends the benchmark, not one arm."""
 
 
 @dataclass(slots=True)
@@ -41,6 +47,23 @@ class ServerUnderTest:
         answer = await self.client.http.post("/set_internal_state", json={"server_args": dict(values)})
         if answer.status_code != httpx.codes.OK or "true" not in answer.text.lower():
             raise EngineRefusedError(f"/set_internal_state refused {dict(values)}: {answer.text[:200]}")
+
+    async def state(self) -> dict[str, Any] | None:
+        """The answer of `GET /speculation`; `None` where there is none, of a server that answers at all.
+
+        Raises `httpx.HTTPError` or `ServerGoneError` for one that does not: its window is no measurement.
+        """
+        if self.control is not None:
+            return await self.control.state()
+        try:
+            await self.client.http.get("/v1/models", timeout=_ALIVE_WITHIN_S)  # whatever it says
+        except (httpx.NetworkError, httpx.ProtocolError) as problem:
+            url = str(self.client.http.base_url).rstrip("/")
+            why = f"{type(problem).__name__}: {problem}"
+            raise ServerGoneError(f"the server at {url} no longer answers ({why})") from None
+        except httpx.TimeoutException:
+            pass  # a busy server is no dead one
+        return None
 
     async def end(self) -> None:
         """Drop the load; SGLang notices closed connections late, so it is told to abort what it runs."""

@@ -101,6 +101,10 @@ def bench(
         err.print(str(stopped), style="yellow", markup=False, soft_wrap=True)
         ended = Exit.INTERRUPTED if stopped.told is signal.SIGINT else Exit.TERMINATED
         raise typer.Exit(ended) from None
+    except command.IncompleteBenchError as stopped:
+        if as_json and stopped.outcome is not None:
+            show_json(to_json(stopped.outcome))
+        raise
     if as_json:
         show_json(to_json(outcome))
 

@@ -72,8 +72,7 @@ def _print_status(state: dict[str, Any]) -> None:
     out.print(Text(state["headline"], "bold"), soft_wrap=True)
     turn = state.get("turn")
     if turn is not None and turn["late"]:
-        hint = f"the last turn is {turn['age_s']:.0f} s old: the engine is slow to answer"
-        out.print(Text(hint, "yellow"), soft_wrap=True)
+        out.print(Text(late_turn(turn), "yellow"), soft_wrap=True)
     if "load" not in state:
         return
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -85,6 +84,11 @@ def _print_status(state: dict[str, Any]) -> None:
         out.print(Text(f"! {active['condition']} {since}: {active['message']}", "yellow"), soft_wrap=True)
     for line in state["type"]:
         out.print(Text(f"  {line}", "cyan"), soft_wrap=True)
+
+
+def late_turn(turn: dict[str, Any]) -> str:
+    """That what is shown is of long ago, and why that may be."""
+    return f"the last turn is {turn['age_s']:.0f} s old: {turn['detail']}"
 
 
 def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
@@ -212,6 +216,8 @@ def decisions(
         detail = Text(str(row["body"].get("detail", "")))
         table.add_row(str(row["id"]), _clock(row["at_unix_s"]), row["kind"], row["reason"], detail)
     out.print(table)
+    if page["next_before"] is not None:
+        out.print(f"older rows: --before {page['next_before']}, or a larger --limit", style="dim")
 
 
 def explain(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False) -> None:
@@ -222,20 +228,23 @@ def explain(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Js
         return
     for line in said["because"]:
         out.print(Text(line), soft_wrap=True)
-    evidence = (said["decision"] or {}).get("evidence") or {}
-    for name, value in evidence.items():
-        out.print(Text(f"  {name}: {_words(value)}", "dim"), soft_wrap=True)
-    if said["would_change"]:
-        out.print(Text("what would change it:", "bold"))
-    for line in said["would_change"]:
-        out.print(Text(f"  {line}"), soft_wrap=True)
+    for title, lines in (("the numbers", said["numbers"]), ("what would change it", said["would_change"])):
+        if lines:
+            out.print(Text(f"{title}:", "bold"))
+        for line in lines:
+            out.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def _load(load: dict[str, Any]) -> str:
     if load["running_reqs"] is None and load["queue_reqs"] is None:
         return "not known"
-    age = "age not known" if load["age_s"] is None else f"{load['age_s']:.1f} s old"
-    return f"running: {_words(load['running_reqs'])}, waiting: {_words(load['queue_reqs'])}, {age}"
+    age, telemetry = (_age(load[key]) for key in ("age_s", "telemetry_age_s"))
+    running, waiting = ("not known" if n is None else n for n in (load["running_reqs"], load["queue_reqs"]))
+    return f"running: {running}, waiting: {waiting}, {age}; telemetry: {telemetry}"
+
+
+def _age(age_s: float | None) -> str:
+    return "age not known" if age_s is None else f"{age_s:.1f} s old"
 
 
 def _effect(effect: dict[str, Any]) -> str:
@@ -264,20 +273,6 @@ def _gained(name: str, balance: dict[str, Any]) -> str:
 def _lease(lease: dict[str, Any]) -> str:
     left_s = lease["left_s"]
     return str(lease["state"]) if left_s is None else f"{lease['state']}, {left_s:.1f} s left"
-
-
-def _words(value: Any) -> str:
-    """A value of the evidence as people write it: no brackets, no quotes, six digits at most."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_words(each)}" for key, each in value.items()) or "none"
-    if isinstance(value, list):
-        apart = "; " if any(isinstance(each, dict | list) for each in value) else ", "
-        return apart.join(map(_words, value)) or "none"
-    if value is None:
-        return "not known"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _arm(arm: dict[str, Any] | None) -> str:

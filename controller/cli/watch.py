@@ -16,7 +16,7 @@ from rich.text import Text
 from controller.cli._common import DEFAULT_URL, Json, TokenFile, Url, call, out, show_json
 from controller.cli._exit import attend
 from controller.cli._sparkline import sparkline
-from controller.cli.operate import needs_attention
+from controller.cli.operate import late_turn, needs_attention
 
 DEPTH_COLOURS = ("bright_black", "green", "cyan", "blue", "magenta")
 LOG_ROWS = 6
@@ -80,8 +80,12 @@ def screen(
 def _head(status: dict[str, Any]) -> RenderableType:
     in_use = (status.get("depth") or {}).get("in_use")
     headline, _, why = status["headline"].partition(": ")
-    text = Text(headline, style=f"bold {_colour(in_use)}")
-    return Panel(Group(text, Text(why)), title=f"specgov, mode {status['mode']}", title_align="left")
+    lines = [Text(headline, style=f"bold {_colour(in_use)}"), Text(why)]
+    if (status.get("turn") or {}).get("late"):
+        lines.append(Text(late_turn(status["turn"]), "yellow"))
+    if limit := (status.get("override") or {}).get("limit"):
+        lines.append(Text(f"{limit}; specgov override auto ends that"))
+    return Panel(Group(*lines), title=f"specgov, mode {status['mode']}", title_align="left")
 
 
 def _colour(in_use: dict[str, Any] | None) -> str:

@@ -9,7 +9,8 @@ const BAD = new Set(["engine_unreachable", "unauthorized", "no_plugin", "specula
 /** States of the link in which nothing can be said about what the engine follows. */
 const SILENT = new Set(["unreachable", "unauthorized", "not_sglang"]);
 
-const words = (name) => name.replaceAll("_", " ").replace(/^./, (letter) => letter.toUpperCase());
+const spaced = (name) => name.replaceAll("_", " ");
+const words = (name) => spaced(name).replace(/^./, (letter) => letter.toUpperCase());
 
 /** During a probe of a few steps, what they interrupt; else nothing. */
 function planned(depth, batchSize) {
@@ -45,7 +46,7 @@ function authority(status) {
   if (!override) return { authority: "The policy", note: `Mode auto since ${clock(status.mode_since_unix_s)}.` };
   const who = override.actor || "someone";
   const until = override.expires_unix_s ? `until ${clock(override.expires_unix_s)}` : "until it is ended by hand";
-  const name = override.mode === "on" && override.depth ? `on at depth ${override.depth}` : override.mode;
+  const name = override.limit ?? (override.mode === "on" && override.depth ? `on at depth ${override.depth}` : override.mode);
   const other = fleet && override.scope !== "fleet" ? ` It stands above the fleet's “${fleet.mode}”.` : "";
   const where = override.scope === "fleet" ? "Fleet override" : "Override";
   return { authority: `${where}: ${name}`, note: `By ${who} since ${clock(override.set_unix_s)}, ${until}: “${override.reason}”.${other}` };
@@ -70,6 +71,21 @@ function figures(status, latest, benefit) {
   ];
 }
 
+/** A turn that is late is no condition of any turn; it stands first. Its time, not its age: a warning that ticks is read out again and again. */
+function warnings(status) {
+  const conditions = (status.conditions ?? []).map((c) => ({ title: words(c.condition), text: `since ${clock(c.since_unix_s)}: ${c.message}`, remedy: c.remedy, bad: BAD.has(c.condition) }));
+  if (!status.turn?.late) return conditions;
+  const text = `what you see is of ${clock(status.turn.at_unix_s)}, no turn was done since: ${status.turn.detail}.`;
+  return [{ title: "Late", text, remedy: "specgov preflight", bad: true }, ...conditions];
+}
+
+/** The order in one line, beside the form. */
+function inForce(override) {
+  if (!override) return "none in force";
+  const order = `${override.scope === "fleet" ? "fleet: " : ""}${spaced(override.mode)}`;
+  return `${order} is ${override.obstacle ? "kept, not in force" : "in force"}`;
+}
+
 export function statusView(status, samples, benefit) {
   const seen = glance(status);
   const since = sinceWhen(samples, seen.arm);
@@ -77,7 +93,7 @@ export function statusView(status, samples, benefit) {
   const controlled = status.engine?.link === "ready";
   return {
     ...seen,
-    since: !since ? "" : since.atLeast ? `for ${duration(status.turn.at_unix_s - since.unixS)} or longer`
+    since: status.turn?.late ? `as of ${clock(status.turn.at_unix_s)}` : !since ? "" : since.atLeast ? `for ${duration(status.turn.at_unix_s - since.unixS)} or longer`
       : `for ${duration(status.turn.at_unix_s - since.unixS)}, since ${clock(since.unixS)}`,
     reason: controlled ? status.decision?.reason ?? "" : status.engine?.link ?? "",
     why: controlled ? status.why : status.engine?.detail ?? status.headline,
@@ -87,10 +103,10 @@ export function statusView(status, samples, benefit) {
     engine: [status.engine?.model, status.engine?.sglang_version && `SGLang ${status.engine.sglang_version}`].filter(Boolean).join(" · "),
     version: status.engine?.plugin_version ? `specgov ${status.engine.plugin_version}` : "specgov",
     figures: figures(status, samples.at(-1), benefit),
-    warnings: (status.conditions ?? []).map((c) => ({ title: words(c.condition), text: `since ${clock(c.since_unix_s)}: ${c.message}`, remedy: c.remedy, bad: BAD.has(c.condition) })),
+    warnings: warnings(status),
     override: {
       order: status.override?.scope === "pod" ? status.override : null,
-      inForce: status.override ? `${status.override.scope === "fleet" ? "fleet: " : ""}${status.override.mode} is ${status.override.obstacle ? "kept, not in force" : "in force"}` : "none in force",
+      inForce: inForce(status.override),
       depths: [...new Set((status.depth?.built ?? []).map((arm) => arm.depth).filter((depth) => depth > 0))],
     },
   };

@@ -168,11 +168,17 @@ CONDITION_ALERTS: Mapping[tuple[Condition, ...], Alert] = {
             "warning",
             "Overrides and decisions are not saved",
         ),
+        (
+            (Condition.TOKEN_EMPTY,),
+            "SpecgovTokenEmpty",
+            "5m",
+            "warning",
+            "A token file of the sidecar is empty, so nobody can give it an order",
+        ),
     )
 }
 
 WITHOUT_ALERT: Mapping[Condition, str] = {
-    Condition.TOKEN_EMPTY: "nothing is governed otherwise; who gives an order is told at once, with the file",
     Condition.DRY_RUN: "an operator's choice, shown on the status page and the dashboards",
 }
 

@@ -274,7 +274,7 @@ async def test_explain_tells_what_would_change_the_depth(make):
     await bench.run(3, batch_size=4)
     said = (await bench.api.get("/v1/explain")).json()
     assert "a batch size of 32 or more: depth 0 warm" in said["would_change"]
-    assert any("4 running, 0 waiting, batch size 4" in line for line in said["because"])
+    assert any("requests running: 4, waiting: 0; batch size: 4 (" in line for line in said["because"])
 
 
 async def test_the_docs_load_nothing_from_elsewhere(make):

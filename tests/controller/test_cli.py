@@ -441,7 +441,9 @@ async def test_status_and_explain_use_words_for_what_is_not_known(make, invoke, 
     assert re.search(r"in force +not known", said)
     answers((await bench.api.get("/v1/explain")).json())
     said = invoke("explain").stdout
-    assert "load: unknown running, unknown waiting, batch size unknown" in said
+    assert (
+        "load: requests running: not known, waiting: not known; batch size: not known (age not known)" in said
+    )
     assert "None" not in said
 
 
@@ -478,17 +480,25 @@ async def test_status_says_that_the_last_turn_is_old(make, invoke, answers):
     await bench.tick()
     bench.clock.now_s += 8
     answers((await bench.api.get("/v1/status")).json())
-    assert "the last turn is 8 s old: the engine is slow to answer" in invoke("status").stdout
+    said = invoke("status").stdout
+    assert (
+        "the last turn is 8 s old: the engine is slow to answer, or turns fail: see the sidecar's log" in said
+    )
+    assert "  specgov preflight\n" in said
 
 
-def test_explain_prints_evidence_as_people_write_it(invoke, answers):
-    """Nested objects and lists too."""
-    evidence = {"arms": [{"depth": 2, "tok_s": 812.123456}, {"depth": 0, "tok_s": None}], "sizes": [1, 4]}
-    answers({"because": [], "would_change": [], "decision": {"evidence": evidence}})
+def test_explain_prints_what_it_is_told_in_three_parts(invoke, answers):
+    """Why, the numbers, what would change it; a part without lines has no title."""
+    answers({"because": ["a"], "numbers": ["1 tok/s"], "would_change": ["b"], "decision": None})
     assert invoke("explain").stdout.splitlines() == [
-        "  arms: depth 2, tok_s 812.123; depth 0, tok_s not known",
-        "  sizes: 1, 4",
+        "a",
+        "the numbers:",
+        "  1 tok/s",
+        "what would change it:",
+        "  b",
     ]
+    answers({"because": ["a"], "numbers": [], "would_change": [], "decision": None})
+    assert invoke("explain").stdout.splitlines() == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -507,6 +517,25 @@ def test_a_table_is_said_in_bands_of_batch_sizes(rows, said):
     """`from 44: 0` could be read as 44 tokens."""
     table = rows and [{"min_batch_size": size, "depth": depth, "gear": gear} for size, depth, gear in rows]
     assert operate._schedule(table) == said
+
+
+def test_decisions_say_how_to_go_on_to_older_rows(invoke, answers):
+    """Twenty rows are not the whole night."""
+    row = {"id": 7, "at_unix_s": 0.0, "kind": "decision", "reason": "fixed", "body": {"detail": "x"}}
+    answers({"decisions": [row], "next_before": 7})
+    assert invoke("decisions").stdout.splitlines()[-1] == "older rows: --before 7, or a larger --limit"
+    answers({"decisions": [row], "next_before": None})
+    assert "older rows" not in invoke("decisions").stdout
+
+
+@pytest.mark.parametrize(
+    ("load_age_s", "telemetry_age_s", "said"),
+    [(0.42, 3.1, "0.4 s old; telemetry: 3.1 s old"), (None, None, "age not known; telemetry: age not known")],
+)
+def test_status_shows_the_age_of_the_load_and_of_the_telemetry(load_age_s, telemetry_age_s, said):
+    """Which of the two is old tells where to look: the runbook goes by it."""
+    load = {"running_reqs": 3, "queue_reqs": None, "age_s": load_age_s, "telemetry_age_s": telemetry_age_s}
+    assert operate._load(load) == f"running: 3, waiting: not known, {said}"
 
 
 def test_decisions_say_so_when_no_row_is_like_that(invoke, answers):

@@ -1,15 +1,20 @@
 """One watched file switches a fleet, and a mistake in it switches nothing."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
+from controller.api_models import OverrideBody
 from controller.fleet_override import FleetOverrideFile
+from controller.order_text import Printable, in_words
 from controller.overrides import Override, Overrides
 from controller.store import Store
 from policies.types import Mode
 
+ROOT = Path(__file__).parents[2]
 OFF = {"mode": "off", "reason": "bad kernel"}
 
 
@@ -76,6 +81,47 @@ def test_a_wrong_file_keeps_what_was_in_force_and_says_what_is_wrong(file, conte
     write(file, {"mode": "native", "reason": "mended"})
     assert file.poll(2.0).mode == "native"
     assert file.error is None
+
+
+@pytest.mark.parametrize("field", ["reason", "actor"])
+@pytest.mark.parametrize(
+    "text", ["a\nb", "a\tb", "a\x1b[31mb", "a\x7fb", "a\u2028b", "a\u202eb", "a\u2066b", "x" * 401]
+)
+def test_the_texts_of_the_file_obey_the_same_rule_as_those_over_rest(file, field, text):
+    """Whoever may write the ConfigMap may not write into the terminals of those who read it."""
+    over_rest = {"mode": "off", "reason": "x", field: text}
+    with pytest.raises(ValidationError) as refused:
+        OverrideBody.model_validate(over_rest)
+    write(file, over_rest)
+    assert file.poll(0.0) is None
+    (fault,) = refused.value.errors()
+    assert file.error == f"{file.path}: {field}: {in_words(fault)}"
+    write(file, {**over_rest, field: "a" * 400})
+    assert getattr(file.poll(1.0), field) == "a" * 400
+
+
+def test_a_wrong_text_is_named_in_words(file):
+    """No regular expression at three in the morning; a blank reason is none."""
+    write(file, {"mode": "off", "reason": "bad\nkernel"})
+    file.poll(0.0)
+    rule = "must be one line, without control characters (line breaks, tabs, turns of direction)"
+    assert file.error == f"{file.path}: reason: {rule}"
+    write(file, {"mode": "off", "reason": "  "})
+    file.poll(1.0)
+    assert file.error == f"{file.path}: reason: String should have at least 1 character"
+
+
+def test_the_helm_value_obeys_the_rule_of_the_file_that_it_becomes():
+    """A text that every sidecar would refuse is refused before it is installed."""
+    schema = json.loads((ROOT / "deploy" / "helm" / "specgov" / "values.schema.json").read_text())
+    rule = TypeAdapter(Printable).json_schema()
+    printable = schema["definitions"]["printable"]
+    assert printable["maxLength"] == rule["maxLength"] == 400
+    assert re.compile(printable["pattern"]).pattern == rule["pattern"].encode().decode("unicode_escape")
+    for field in ("reason", "actor"):
+        assert schema["properties"]["fleetOverride"]["properties"][field] == {
+            "$ref": "#/definitions/printable"
+        }
 
 
 def test_a_wrong_file_at_the_start_puts_nothing_in_force(file):

@@ -39,6 +39,9 @@ async def test_ages_and_what_is_left_of_the_lease_are_counted_to_the_request_not
     bench.clock.now_s += 8
     hung = (await bench.api.get("/v1/status")).json()
     assert (hung["lease"]["left_s"], hung["turn"]["age_s"], hung["turn"]["late"]) == (7.0, 8.0, True)
+    assert fresh["turn"]["detail"] is None
+    assert hung["turn"]["detail"] == "the engine is slow to answer, or turns fail: see the sidecar's log"
+    assert hung["type"] == ["specgov preflight", *fresh["type"]]
     assert hung["headline"] == f"8 s ago: {fresh['headline']}"
     assert hung["load"]["age_s"] == fresh["load"]["age_s"] + 8
     assert hung["load"]["telemetry_age_s"] == fresh["load"]["telemetry_age_s"] + 8

@@ -64,6 +64,17 @@ def test_one_look_shows_state_curves_log_and_conditions():
         assert part in text, part
 
 
+def test_a_late_turn_and_the_limit_of_an_order_are_seen_at_once():
+    """As on the status page; without them there is no such line."""
+    turn = {"late": True, "age_s": 8.2, "detail": "the engine is slow to answer"}
+    text = drawn({**STATUS, "turn": turn, "override": {"limit": "no deeper than depth 2"}}, [], LOG)
+    assert "the last turn is 8 s old: the engine is slow to answer" in text
+    assert "no deeper than depth 2; specgov override auto ends that" in text
+    plain = drawn({**STATUS, "turn": {"late": False}, "override": {"limit": None}}, [], LOG)
+    assert "old: the engine" not in plain
+    assert "specgov override auto" not in plain
+
+
 def test_text_from_elsewhere_is_not_markup():
     """Square brackets in a reason are shown as they are."""
     text = drawn(STATUS, [], LOG)

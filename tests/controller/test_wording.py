@@ -2,19 +2,154 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 from controller import views
 from controller.control_state import Plan
 from controller.effect import Effect
 from controller.recorders import _differs
+from controller.steering import Lease
+from controller.wording import ACTIONS, EFFECTS, LEASES, REASONS, numbers
 from policies.explain import describe
 from policies.types import Action, Arm, Decision, Gear, Probe, Reason, Row, Schedule
 
 SCHEDULE = Schedule((Row(1, Arm(4, Gear.ON)), Row(44, Arm(0, Gear.COLD))))
 PROBE = Probe(Arm(2, Gear.ON), 4, 4, 1, 3, 1)
+
+
+CODE = re.compile(r"[a-z]+_[a-z]+|None|True|False|[{}\[\]]")
+"""What no person should have to read."""
+
+
+@pytest.mark.parametrize(
+    ("enum", "words"), [(Reason, REASONS), (Action, ACTIONS), (Lease, LEASES), (Effect, EFFECTS)]
+)
+def test_every_code_has_words_of_its_own(enum, words):
+    """None is missing, none is named twice, and none is a code again."""
+    assert set(words) == set(enum)
+    assert len(set(words.values())) == len(enum)
+    assert not [each for each in words.values() if CODE.search(each)]
+
+
+GOODPUT = {
+    "batch_size": 28,
+    "chosen": {"arm": "4", "predicted_tok_s": 6091.142, "se_tok_s": 58.852, "tokens_per_step": 3.0288},
+    "runner_up": {"arm": "3", "predicted_tok_s": 5735.82, "se_tok_s": 336.495, "tokens_per_step": 2.7179},
+    "acceptance_by_position": [0.7454, 0.7456],
+    "acceptance_se": [0.0031, 0.0036],
+    "context_tokens_per_request": 334.9,
+    "loss_per_rise_from_cold_s": 0.4665,
+    "unknown_arms": ["0 cold"],
+    "acceptance_alarms": 0,
+    "step_time_alarms": 2,
+    "acceptance_changes_per_hour": 1.979,
+    "probing": {"arm": None, "probes": 7, "probe_s": 0.859906, "decode_s": 15.255},
+}
+
+
+def test_the_numbers_of_the_default_policy_are_sentences_with_units():
+    """Rounded as far as they are known; 0.7454 accepted is 74.5 %."""
+    shifts = "shifts noticed since the start: acceptance 0, step time 2"
+    assert numbers(GOODPUT) == [
+        "batch size: 28",
+        "expected of depth 4: 6091 ± 59 tok/s while decoding, 3.03 tokens per request and step",
+        "next to it, depth 3: 5736 ± 336 tok/s while decoding, 2.72 tokens per request and step",
+        "not measured yet: depth 0 cold",
+        "drafts accepted, by position, of those whose predecessors were: 1: 74.5 ± 0.3 %, 2: 74.6 ± 0.4 %",
+        "context: 335 tokens per request",
+        "lost whenever drafting comes back after a cold spell: 0.47 s of decode time",
+        f"{shifts}; of acceptance about 2.0 an hour are expected",
+        "no probe is planned; 7 probes since the start, 0.9 s of 15 s of decoding",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "lines"),
+    [
+        ({}, []),
+        ({"runner_up": None, "unknown_arms": []}, ["no other depth is measured yet"]),
+        (
+            {"batch_size": 5, "queue_reqs": 0, "queue_long": False, "boundaries": [1, 32]},
+            ["batch size: 5", "0 requests wait", "the table changes at batch sizes 32"],
+        ),
+        (
+            {"load_age_s": None, "max_age_s": 5.0, "suspect": ["running is 0, waiting is 9"], "lost_s": 61.2},
+            [
+                "the load is of an age that is not known; older than 5 s is too old",
+                "contradictions: running is 0, waiting is 9",
+                "without sound figures for 61 s",
+            ],
+        ),
+        ({"dwell_s": 10.0, "left_s": 3.21}, ["3.2 s are left of the 10 s between two changes"]),
+        ({"switches": 20, "window_s": 300.0}, ["20 changes in the last 300 s"]),
+        (
+            {"restarts": 3, "window_s": 900.0, "left_s": 1800.4},
+            ["3 restarts in 900 s; off for another 1800 s"],
+        ),
+        ({"failures": 2, "fallback": None}, ["failed 2 times in a row; fallback: not yet"]),
+        (
+            {"batch_bucket": 16, "arm": "4", "before_tok_s": 900.0, "after_tok_s": 700.0, "rest_s": 60.0},
+            ["from batch size: 16", "depth 4 brought 700 tok/s, 900 before it; it rests for 60 s"],
+        ),
+        ({"mode": "no_deeper", "actor": ""}, ["ordered: no deeper, by someone"]),
+        (
+            {"dry_run": True, "would": "govern", "would_schedule": "1+: 4"},
+            ["it would govern: 1+: 4"],
+        ),
+    ],
+)
+def test_the_numbers_of_guards_and_of_the_other_policies(evidence, lines):
+    """Each is a line of its own; what says nothing is left out."""
+    assert numbers(evidence) == lines
+
+
+def test_the_numbers_of_a_policy_from_elsewhere_are_named_by_their_keys():
+    """Unit from the end of the key; a known key that means something else is taken as it is."""
+    evidence = {
+        "chosen": "left",
+        "wait_s": 1.5,
+        "speed_tok_s": 812.123456,
+        "arms": [{"depth": 2, "rate_tok_s": 1.0}, {"depth": 0, "rate_tok_s": None}],
+        "sizes": [1, 4],
+        "is_sure": False,
+        "would_change": ["more load"],
+    }
+    assert numbers(evidence) == [
+        "chosen left",
+        "wait 1.5 s",
+        "speed 812.123 tok/s",
+        "arms depth 2, rate 1 tok/s; depth 0, rate not known",
+        "sizes 1, 4",
+        "is sure no",
+    ]
+
+
+@pytest.mark.parametrize("policy", ["fixed", "threshold", "native", "goodput", "bandit"])
+async def test_explain_has_no_code_in_it_whatever_the_policy(make, policy):
+    """Under load, under each order, and with the engine away."""
+    bench = await make(policy__name=policy)
+    said = []
+
+    async def ask():
+        answer = (await bench.api.get("/v1/explain")).json()
+        said.extend([*answer["because"], *answer["numbers"], *answer["would_change"]])
+
+    await bench.run(12, batch_size=4)
+    await ask()
+    for mode in ("off", "on", "native", "no_deeper", "no_shallower"):
+        await bench.api.put("/v1/override", json={"mode": mode, "reason": "x", "actor": "ann"})
+        await bench.run(2, batch_size=40)
+        await ask()
+    for path in ("/speculation", "/v1/loads", "/metrics", "/server_info"):
+        bench.engine.fail[path] = httpx.ConnectError("refused")
+    await bench.run(3, seconds=40)
+    await ask()
+    file_or_setting = re.compile(r"(engine\.\w+|/\w+)")  # names that must be typed as they are
+    assert [line for line in said if CODE.search(file_or_setting.sub("", line))] == []
 
 
 def decision(reason=Reason.GOODPUT_STAY, schedule=SCHEDULE, probe=None):

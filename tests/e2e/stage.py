@@ -43,6 +43,8 @@ class Stage:
     engine_port: int
     concurrency: int = 0
     """Requests kept in flight."""
+    hangs: bool = False
+    """Whether the engine keeps whoever asks it waiting."""
     failures: list[str] = field(default_factory=list)
     fleet: Path | None = None
     """The fleet's override file, where a test watches one."""
@@ -137,8 +139,14 @@ async def _run(
     settings |= {"policy.name": "threshold", **flags}  # what it decides is known beforehand
     assembly = assemble(load(None, nested(settings)))
     ended = asyncio.Event()
+
+    async def engine_app(scope: Any, receive: Any, send: Any) -> None:
+        while running.hangs:  # noqa: ASYNC110  the test's thread sets it
+            await asyncio.sleep(0.02)
+        await server.app(scope, receive, send)
+
     async with (
-        serve(server.app, "127.0.0.1", running.engine_port, "engine http"),
+        serve(engine_app, "127.0.0.1", running.engine_port, "engine http"),
         serve(assembly.app, "127.0.0.1", running.api_port, "sidecar http"),
     ):
         engine = asyncio.create_task(server.live.run())
@@ -148,7 +156,7 @@ async def _run(
             await _teach(assembly.knowledge, knowledge)
         started.set()
         await asyncio.to_thread(stop.wait)
-        running.concurrency = -1
+        running.concurrency, running.hangs = -1, False
         await clients
         ended.set()
         await loop

@@ -226,6 +226,16 @@ def test_alertmanager_accepts_the_example_and_routes_by_severity():
         assert routed.stdout.strip() == receiver, routed.stderr
 
 
+def test_what_wakes_somebody_stands_first_in_the_runbook():
+    """The alerts of severity critical, and their number in the page's introduction."""
+    runbook = (ROOT / "docs" / "runbook.md").read_text()
+    now = runbook.partition("\n## Look now\n")[2].partition("\n## ")[0]
+    headings = re.findall(r"^### (\w+)$", now, re.MULTILINE)
+    assert sorted(headings) == sorted(alert.name for alert in ALERTS if alert.severity == "critical")
+    assert len(headings) == 5
+    assert "The five under *Look now*" in runbook
+
+
 def test_every_alert_has_a_runbook_entry_and_every_entry_an_alert():
     """The anchor in the annotation leads somewhere, and nothing in the runbook is stale."""
     headings = re.findall(r"^### (Specgov\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)

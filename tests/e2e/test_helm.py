@@ -141,6 +141,8 @@ def test_the_chart_and_the_component_run_the_same_sidecar():
         ({"sidecar": {"settings": {"policy": "goodput"}}}, "policy"),
         ({"fleetOverride": {"mode": "off"}}, "reason"),
         ({"fleetOverride": {"mode": "maybe", "reason": "x"}}, "mode"),
+        ({"fleetOverride": {"mode": "off", "reason": "bad\nkernel"}}, "reason"),
+        ({"fleetOverride": {"mode": "off", "reason": "x", "actor": "a\u202eb"}}, "actor"),
         ({"engine": {"fallback": "off"}}, "fallback"),
         ({"token": {"existingSecret": "", "value": ""}, "engine": {"enabled": True}}, "token.existingSecret"),
     ],

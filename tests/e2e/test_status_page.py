@@ -10,6 +10,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from policies.types import Mode
 from tests.e2e.chromium import DESKTOP, PHONE, chromium, emulate
 from tests.e2e.stage import stage
 from tests.e2e.tools import tool
@@ -87,7 +88,7 @@ def test_the_first_glance_says_mode_since_when_why_and_what_to_type(page):
     assert text(page, "mode") == "Speculating at depth 4"
     assert text(page, "since").startswith("for ")
     assert text(page, "reason").startswith("threshold")
-    assert "table 1+: 4" in text(page, "why")
+    assert "by batch size from 1 depth 4" in text(page, "why")
     assert text(page, "authority") == "The policy"
     assert text(page, "type") == 'specgov override off --ttl 30m --reason "WHY"'
     assert page.title == "Speculating at depth 4 · specgov"
@@ -173,6 +174,44 @@ def test_an_order_of_the_fleet_shows_as_such(page, running):
         running.fleet.unlink()
     running.delete_override(TOKEN)
     wait(page, lambda: text(page, "authority") == "The policy")
+
+
+@pytest.mark.parametrize(
+    ("mode", "limit"), [("no_deeper", "no deeper than"), ("no_shallower", "no shallower than")]
+)
+def test_one_direction_can_be_forbidden_and_the_first_glance_says_than_what(page, running, mode, limit):
+    """The depths in force when it was given, by batch size; what ends it stands beside."""
+    fill_in(page, mode, "load test")
+    submit(page)
+    wait(page, lambda: text(page, "authority").startswith(f"Override: {limit} depth 4 from batch size 1"))
+    assert running.get("/v1/override")["mode"] == mode
+    assert text(page, "override-result") == f"Override given: {mode.replace('_', ' ')}."
+    assert text(page, "override-now") == f"{mode.replace('_', ' ')} is in force"
+    assert text(page, "type") == "specgov override auto"
+
+
+def test_the_form_offers_every_order_of_the_api(page):
+    """None of them for the command line alone."""
+    offered = [each.get_attribute("value") for each in page.find_elements(By.NAME, "mode")]
+    assert sorted(offered) == sorted(Mode)
+
+
+def test_a_late_turn_is_seen_at_once_with_since_when_and_what_to_type(page, running):
+    """An engine that does not answer: the page says of when its figures are, while it is so."""
+    assert "Late" not in text(page, "warnings")
+    running.hangs = True
+    try:
+        wait(page, lambda: text(page, "warnings").startswith("Late"), lambda: text(page, "warnings"))
+        late = text(page, "warnings").splitlines()[0]
+        assert re.search(
+            r"what you see is of \d\d:\d\d:\d\d, no turn was done since: the engine is slow", late
+        ), late
+        assert "What helps: specgov preflight" in late
+        assert text(page, "since").startswith("as of ")
+        assert "specgov preflight" in text(page, "type")
+    finally:
+        running.hangs = False
+    wait(page, lambda: "Late" not in text(page, "warnings"), lambda: text(page, "warnings"))
 
 
 def test_the_log_shows_the_latest_and_more_on_demand(page, running):

@@ -1,7 +1,8 @@
-"""Servers and sidecars of the kit get ports that no client's connection can have taken."""
+"""Servers and sidecars of the kit get ports that no client can have taken, and lease holders of their own."""
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 from pathlib import Path
@@ -13,7 +14,10 @@ sys.path[:0] = [str(HERE)]
 
 from kit.engines import GpuEngine  # noqa: E402 - the path comes first
 from kit.ports import first_ephemeral, free_port  # noqa: E402
+from kit.rehearsal import RehearsedServer  # noqa: E402
+from kit.server import Server  # noqa: E402
 from kit.session import Kit  # noqa: E402
+from kit.setups import Setup  # noqa: E402
 from kit.sidecar import SidecarFailedError  # noqa: E402
 
 TAKEN = "error: api.host and api.port must be free to listen on, got 127.0.0.1:33038: [Errno 98]"
@@ -49,6 +53,15 @@ def contest(kit: Kit, taken: int, message: str = TAKEN) -> type[Contested]:
     """From now on the kit's sidecars meet so many taken ports."""
     kit.sidecar_class = type("Contested", (Contested,), {"taken": taken, "ports": [], "message": message})
     return kit.sidecar_class
+
+
+def test_every_server_of_a_run_has_a_lease_holder_of_its_own(tmp_path):
+    """What one run left in force is not taken for the next one's; the name says that it is a benchmark."""
+    setup = Setup("table", speculative=True, hook=True)
+    servers = [kind(setup, 20500, GpuEngine(), tmp_path, float) for kind in (Server, Server, RehearsedServer)]
+    holders = [server.control.holder for server in servers]
+    assert len(set(holders)) == 3
+    assert all(re.fullmatch(r"specgov-bench/[0-9a-f]{8}", holder) for holder in holders)
 
 
 def test_a_port_that_somebody_listens_on_is_passed_over():

@@ -123,7 +123,7 @@ def test_threshold_merges_rows_that_come_to_the_same_arm():
         ({"rows": (ThresholdRow(1, -1),)}, "depth must be >= 0"),
         ({"hysteresis_reqs": -1}, "hysteresis_reqs must be >= 0, got -1"),
         ({"off_at_queue_reqs": 0}, "off_at_queue_reqs must be >= 1"),
-        ({"on_below_queue_reqs": 3}, "on_below_queue_reqs must be 1..off_at_queue_reqs"),
+        ({"on_below_queue_reqs": 3}, "on_below_queue_reqs must be at most off_at_queue_reqs"),
         ({"gear": Gear.ON}, "gear must be warm, cold or frozen"),
     ],
 )

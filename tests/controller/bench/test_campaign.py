@@ -24,7 +24,7 @@ TIMING = Timing(window_s=2.0, settle_s=0.5, ramp_limit_s=5.0, warm_up_s=0.0)
 def server(name, fake, client):
     """A server under test over a fake."""
     clock = asyncio.get_running_loop().time
-    control = EngineControl(client, clock) if fake.hook else None
+    control = EngineControl(client, clock, "specgov-bench/1") if fake.hook else None
     return ServerUnderTest(name, Client(client, clock), control)
 
 

@@ -18,7 +18,10 @@ QUICK = "--concurrency 1 --rounds 1 --window 0.1 --settle 0 --warm-up 0 --prompt
 
 
 class Steered(Handler):
-    """Follows every plan at once, one holder at a time; `told` is sent to this process before plan `at`."""
+    """Follows every plan at once, one holder at a time; `told` is sent to this process before plan `at`.
+
+    With no signal to send, plan `at` finds that another has taken the lease.
+    """
 
     def do_GET(self):  # noqa: N802 - as http.server has it
         """The state."""
@@ -29,6 +32,10 @@ class Steered(Handler):
         server = self.server
         plan = json.loads(self.rfile.read(int(self.headers["content-length"])))
         server.holders.append(plan["holder"])
+        if len(server.holders) == server.at and server.told is None:
+            server.state["holder"] = "specgov/pod-7"
+            self._answer(409, {})
+            return
         if len(server.holders) == server.at:
             os.kill(os.getpid(), server.told)
         row = plan["schedule"][0]
@@ -46,9 +53,9 @@ class Steered(Handler):
 
 
 @contextmanager
-def steered(at=0, told=signal.SIGINT, holder=None):
+def steered(at=0, told=signal.SIGINT, holder=None, handler=Steered):
     """A server that can be steered."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Steered)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.at, server.told, server.holders = at, told, []
     server.state = {"controllable": True, "built_depths": [0, 1, 4], "gears": ["warm", "cold"]}
     server.state |= {"holder": holder, "sequence": 0, "telemetry": []}
@@ -73,7 +80,8 @@ def test_a_whole_run_hands_the_engine_back(tmp_path):
         result = bench(server, tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert server.state["holder"] is None
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["about"]["interrupted"] is False
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert (found["complete"], found["ended_by"]) == (True, None)
 
 
 @pytest.mark.parametrize(("told", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -88,8 +96,98 @@ def test_a_signal_hands_the_engine_back_and_keeps_what_was_measured(tmp_path, to
     assert server.state["holder"] is None
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [w["label"] for w in found["windows"]] == ["depth-1"]
-    assert found["about"]["interrupted"] is True
+    assert (found["complete"], found["ended_by"]) == (False, told.name)
     assert f"interrupted by {told.name}: 1 window measured" in result.stderr
+
+
+class Mortal(Steered):
+    """Dies with a plan or after so many requests: closes every connection without an answer from then on."""
+
+    def handle_one_request(self):
+        """Nothing more once it is dead."""
+        if self.server.dead:
+            self.close_connection = True
+        else:
+            super().handle_one_request()
+
+    def do_GET(self):  # noqa: N802 - as http.server has it
+        """The state; none of a plain server."""
+        if self.server.plain:
+            self._answer(404, {})
+        else:
+            super().do_GET()
+
+    def do_PUT(self):  # noqa: N802 - as http.server has it
+        """A plan; number `dies_at` kills."""
+        super().do_PUT()
+        self.server.dead = len(self.server.holders) == self.server.dies_at
+
+    def do_POST(self):  # noqa: N802 - as http.server has it
+        """A request; number `dies_after` kills."""
+        super().do_POST()
+        self.server.asked += 1
+        self.server.dead = self.server.asked == self.server.dies_after or self.server.dead
+
+
+@contextmanager
+def mortal(*, dies_at=0, dies_after=0, plain=False):
+    """A server that dies; `plain`: without /speculation."""
+    with steered(handler=Mortal) as server:
+        server.dies_at, server.dies_after, server.plain = dies_at, dies_after, plain
+        server.dead, server.asked = False, 0
+        yield server
+
+
+def test_a_server_that_dies_in_the_middle_costs_no_window_that_was_measured(tmp_path):
+    """It dies with the last plan: the arm before has its window; marked, code 1, one sentence says all."""
+    with mortal() as server:
+        bench(server, tmp_path / "whole")
+        plans = len(server.holders)
+    with mortal(dies_at=plans) as server:
+        result = bench(server, tmp_path / "out", "--json")
+        url = f"http://127.0.0.1:{server.server_port}"
+    assert result.exit_code == 1, result.output
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [w["label"] for w in found["windows"]] == ["depth-1"]
+    assert found["complete"] is False
+    assert found["ended_by"].startswith(f"the server at {url} no longer answers (")
+    assert json.loads(result.stdout) == found
+    kept = f"1 window measured, kept in {tmp_path / 'out' / 'results.json'}"
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"error: the server at {url} no longer answers (")
+    assert last.endswith(f": {kept}; once that is mended, repeat the command with another --output")
+
+
+def test_a_server_that_dies_while_it_is_measured_as_it_is_gets_no_window(tmp_path):
+    """Without /speculation nothing else would tell: half a window of tokens would pass for a slow server."""
+    with mortal(plain=True, dies_after=40) as server:
+        result = bench(server, tmp_path / "out", "--arms", "as-is", "--rounds", "50")
+    assert result.exit_code == 1, result.output
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert found["complete"] is False
+    assert 1 <= len(found["windows"]) < 40
+    assert all(w["stats"]["errors"] == 0 for w in found["windows"])
+
+
+def test_a_server_that_dies_before_the_first_window_leaves_no_folder(tmp_path):
+    """There is nothing to keep."""
+    with mortal(dies_at=2) as server:
+        result = bench(server, tmp_path / "out")
+    assert result.exit_code == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_lease_that_another_takes_in_the_middle_costs_no_window_either(tmp_path):
+    """The sentence names the holder."""
+    with steered() as server:
+        bench(server, tmp_path / "whole")
+        plans = len(server.holders)
+    with steered(at=plans, told=None) as server:
+        result = bench(server, tmp_path / "out")
+    assert result.exit_code == 1, result.output
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert len(found["windows"]) == 1
+    assert found["ended_by"].startswith("specgov/pod-7 holds the lease of this server: stop that sidecar")
 
 
 def test_a_signal_before_anything_was_measured_leaves_no_folder(tmp_path):

@@ -77,7 +77,7 @@ class RehearsedServer(Server):
         super().__init__(setup, port, engine, out, clock)
         self.stub = Stub(setup)
         self.http = httpx.AsyncClient(base_url=self.url, transport=httpx.MockTransport(self.stub))
-        self.control = EngineControl(self.http, clock)
+        self.control = EngineControl(self.http, clock, self.control.holder)
         self.command = engine.command(setup, port, out)
         self.environment = engine.environment(setup, out)
 

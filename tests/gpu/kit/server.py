@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import secrets
 import signal
 import subprocess
 import time
@@ -18,7 +19,7 @@ from typing import Any
 import httpx
 
 from controller.bench.client import Client
-from controller.bench.engine import EngineControl
+from controller.bench.engine import EngineControl, holder_of
 from controller.bench.load import ClosedLoop
 from controller.bench.prompts import PromptSource
 from controller.bench.records import RequestRecord
@@ -46,7 +47,7 @@ class Server:
         self.http = httpx.AsyncClient(
             base_url=self.url, timeout=httpx.Timeout(300, connect=5), limits=limits, trust_env=False
         )
-        self.control = EngineControl(self.http, clock)
+        self.control = EngineControl(self.http, clock, holder_of(secrets.token_hex(4)))
         self._clock = clock
         self.load: ClosedLoop | None = None
         self._engine = engine

@@ -77,10 +77,7 @@ async def answers(server, prompts, **sampling) -> list[list[int]]:
 
 async def put(server, row, probe) -> None:
     """A plan of one row, and a probe that makes every step a switch."""
-    state = await server.control.state() or {}
-    plan = {"schedule": [{"min_batch_size": 1, **row}], "probe": probe, "lease_s": 600, "holder": "proof"}
-    answer = await server.http.put("/speculation", json=plan | {"sequence": (state.get("sequence") or 0) + 1})
-    answer.raise_for_status()
+    await server.control.put([{"min_batch_size": 1, **row}], lease_s=600, probe=probe)
 
 
 async def equal(kit, plain, ours) -> None:

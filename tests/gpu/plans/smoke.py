@@ -39,7 +39,7 @@ async def run(kit: Kit) -> None:
                 "schedule": [{"min_batch_size": 1, "depth": 9}],
                 "lease_s": 5,
                 "sequence": 10**6,
-                "holder": "smoke",
+                "holder": table.control.holder,
             },
         )
         kit.record("refused", status=answer.status_code, body=answer.text[:500])

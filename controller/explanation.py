@@ -1,0 +1,91 @@
+"""Why this depth now: the chain from what was seen to what is in use, and what would change it.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from controller import views
+from controller.conditions import MEANING
+from controller.link import Link
+from controller.loop import TickResult
+from controller.overrides import Override
+from controller.recorders import decision_to_json
+from controller.wording import ACTIONS, EFFECTS, LEASES, REASONS, numbers
+from policies.types import Action
+
+
+def explain(result: TickResult | None, *, now_s: float) -> dict[str, Any]:
+    """Sentences for people (`because`, `numbers`, `would_change`); for programs, what they are made of."""
+    if result is None:
+        return {"because": ["no turn is done yet"], "numbers": [], "would_change": [], "decision": None}
+    return {
+        "because": list(_because(result, now_s)),
+        "numbers": numbers(result.decision.evidence),
+        "would_change": list(_would_change(result)),
+        "decision": decision_to_json(result.decision),
+        "shadow": decision_to_json(result.shadow) if result.shadow else None,
+        "load": views.load(result.observation, now_s),
+        "effect": str(result.effect.effect),
+    }
+
+
+def _because(result: TickResult, now_s: float) -> Iterator[str]:
+    decision, steered, effect = result.decision, result.steered, result.effect
+    ready = "it can be governed: " if result.link.link is Link.READY else ""
+    yield f"engine: {ready}{result.link.detail}"
+    yield f"load: {_load(result, now_s)}"
+    yield f"decision: {ACTIONS[decision.action]}, because {REASONS[decision.reason]}: {decision.detail}"
+    if steered.wanted is not None:
+        yield f"asked of the engine: {views.table_in_words(steered.wanted.schedule)}"
+    if steered.rejected:
+        yield f"refused by the engine: {steered.rejected}"
+    yield f"effect, for {max(0.0, now_s - effect.since_s):.0f} s: {EFFECTS[effect.effect]}: {effect.detail}"
+    left_s = steered.left_s(now_s)
+    yield f"lease: {LEASES[steered.lease]}" + ("" if left_s is None else f", {left_s:.1f} s left")
+    limit = views.limit(result)
+    if limit is not None:
+        yield f"order: {limit}"
+    if steered.error and steered.error != steered.rejected:
+        yield f"last error: {steered.error}"
+
+
+def _load(result: TickResult, now_s: float) -> str:
+    seen = result.observation
+    counts = (seen.running_reqs, seen.queue_reqs, seen.batch_size)
+    running, waiting, batch = ("not known" if count is None else str(count) for count in counts)
+    age_s = views.load(seen, now_s)["age_s"]
+    aged = "age not known" if age_s is None else f"{age_s:.1f} s old"
+    return f"requests running: {running}, waiting: {waiting}; batch size: {batch} ({aged})"
+
+
+def _would_change(result: TickResult) -> Iterator[str]:
+    for active in result.conditions:
+        if active.remedy:
+            yield f"{MEANING[active.condition][0]}: {active.remedy}"
+    if result.override is not None:
+        yield f"the override {_end(result.override)}; at once: specgov override auto"
+    yield from _other_batch_sizes(result)
+    hints = result.decision.evidence.get("would_change", ())
+    yield from map(str, hints if isinstance(hints, list | tuple) else ())
+
+
+def _other_batch_sizes(result: TickResult) -> Iterator[str]:
+    schedule, batch_size = result.in_force, result.observation.batch_size
+    if schedule is None or batch_size is None or result.decision.action is Action.RELEASE:
+        return
+    arm = schedule.arm_for(batch_size)
+    for row in schedule.rows:
+        if row.min_batch_size > batch_size and row.arm != arm:
+            yield f"a batch size of {row.min_batch_size} or more: depth {row.arm}"
+    lower = [row for row in schedule.rows if row.min_batch_size <= batch_size]
+    if len(lower) > 1:
+        yield f"a batch size below {lower[-1].min_batch_size}: depth {lower[-2].arm}"
+
+
+def _end(override: Override) -> str:
+    if override.expires_unix_s is None:
+        return "does not end by itself"
+    end = datetime.fromtimestamp(override.expires_unix_s, UTC)
+    return f"ends by itself at {end:%Y-%m-%d %H:%M:%S} UTC"
