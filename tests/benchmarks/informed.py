@@ -8,10 +8,11 @@ at which it drafts (it does not probe).  It pays for its switches and for its ti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from controller.simulation.acceptance import Phase, expected_tokens, survival
-from controller.simulation.arms import OFF_COLD, OFF_WARM, ArmCost
+from controller.simulation.arms import OFF_COLD, OFF_FROZEN, OFF_WARM, ArmCost
 from controller.simulation.arms import Arm as Key
 from controller.simulation.controls import FixedControl
 from controller.simulation.replay import Scenario, engine_of
@@ -28,10 +29,12 @@ class Informed:
 
     name = "informed"
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, cold_from: float = math.inf) -> None:
+        """`cold_from`: batch size from which on off is cold."""
         self._acceptance = scenario.acceptance
         costs = engine_of(scenario, FixedControl(OFF_WARM)).costs
-        self._tables = {phase: best_table(costs, phase) for phase in scenario.acceptance.phases}
+        phases = scenario.acceptance.phases
+        self._tables = {phase: best_table(costs, phase, cold_from) for phase in phases}
         self._shown = scenario.acceptance.at(0.0)
         self._seen = 0.0
         self._now_s = 0.0
@@ -49,14 +52,16 @@ class Informed:
         return Decision(Action.GOVERN, Reason.EXTERNAL, "knows", self._tables[self._shown])
 
 
-def best_table(costs: Mapping[Key, ArmCost], phase: Phase) -> Schedule:
-    """The harmless arm with the most tokens per second at every batch size."""
-    arms = [arm for arm in costs if arm != OFF_COLD or OFF_WARM not in costs]
-    tokens = expected_tokens(survival(phase.positions, max(depth for depth, _ in arms)))
+def best_table(costs: Mapping[Key, ArmCost], phase: Phase, cold_from: float) -> Schedule:
+    """The arm with the most tokens per second at every batch size, cold only from `cold_from` on."""
+    drafts = {arm for arm in costs if arm not in (OFF_COLD, OFF_FROZEN)}
+    tokens = expected_tokens(survival(phase.positions, max(depth for depth, _ in costs)))
     rows: list[tuple[int, Key]] = []
-    for batch in range(1, len(costs[arms[0]].base_s)):
+    for batch in range(1, len(next(iter(costs.values())).base_s)):
+        cold = batch >= cold_from or OFF_WARM not in costs
+        arms = drafts | ({OFF_COLD} & set(costs) if cold else set())
         rates = {arm: float(tokens[arm[0]] / costs[arm].base_s[batch]) for arm in arms}
-        best = max(arms, key=rates.__getitem__)
+        best = max(sorted(arms), key=rates.__getitem__)
         if not rows or rates[best] > TIE * rates[rows[-1][1]]:
             rows.append((batch, best))
     return Schedule(tuple(Row(batch, Arm(depth, Gear(gear))) for batch, (depth, gear) in rows)).merged()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.simulation.acceptance import AfterOff
 from controller.simulation.controls import FixedControl
 from controller.simulation.engine import Request
 
@@ -114,7 +115,7 @@ def test_a_request_drafts_badly_after_a_cold_spell_until_it_ends(make_engine):
         def arm_for(self, batch_size):
             return next(arms)
 
-    engine = make_engine(Script((0, "cold")), acceptance="1", after_cold_factor=0.0)
+    engine = make_engine(Script((0, "cold")), acceptance="1", after_off=AfterOff(cold=0.0, frozen=0.0))
     early, late = Request(0, 0.0, 1000, 20), Request(1, 0.030, 1000, 20)
     run(engine, early, late)
     assert engine.accepted_drafts == 10  # 19 tokens to decode, two a step: the late one's ten steps
@@ -129,7 +130,7 @@ def test_warm_off_does_no_harm(make_engine):
         def arm_for(self, batch_size):
             return next(arms)
 
-    engine = make_engine(Script((0, "warm")), acceptance="1", after_cold_factor=0.0)
+    engine = make_engine(Script((0, "warm")), acceptance="1", after_off=AfterOff(cold=0.0, frozen=0.0))
     run(engine, Request(0, 0.0, 1000, 20))
     assert engine.accepted_drafts == 9  # 19 tokens, one in the warm step, then two a step
 
