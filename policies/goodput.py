@@ -41,7 +41,7 @@ from policies.types import (
     Schedule,
 )
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 MAX_ARMS = 64
 CLEAN_SHARE_PRIOR = 0.2
 """Share of requests in a probe from cold whose draft cache is in step, until measured."""

@@ -23,7 +23,8 @@ class AfterOff:
     """What each p_j of a request is multiplied by once its draft model was left behind, 0..1.
 
     The defaults are what a small pair with learned weights showed on the real engine and in PyTorch
-    (docs/results/after-cold.md), at the lower edge; a draft that leans more on its own attention may lose more.
+    (docs/results/after-cold.md), at the lower edge; a draft that leans more on its own attention may lose
+    more: `CAUTIOUS`.
     """
 
     first_step: float = 0.0
@@ -37,6 +38,11 @@ class AfterOff:
     def factors(self) -> tuple[float, float, float, float]:
         """By `Harm`."""
         return 1.0, self.cold, self.frozen, self.first_step
+
+
+CAUTIOUS = AfterOff(cold=0.5, frozen=0.5)
+"""An assumption, for stress: every p_j halved until the request ends."""
+AFTER_OFF = {"measured": AfterOff(), "cautious": CAUTIOUS}
 
 
 class Harm(IntEnum):

@@ -11,17 +11,17 @@ and n_h of the requests with harm h (`acceptance.Harm`; their p_j are multiplied
 
     regret = sum(spent) / sum(tokens(used) / max over arms of g'(arm)) - 1
 
-The oracle (the maximum) knows true costs and acceptance of the batch at hand, and pays for no switch, no probe
-and no rise: in g' the drafts of every request are at hand, also where the run had gone cold before (n_stale counts
-as what these requests are from the second step on).  So regret is wrong depths, learning, probes, switches, and
-what the first step after off without the draft model loses.  The lasting harm of requests that lived through such
-a spell is in the second figure, the same against an oracle whose requests are all unharmed (g''):
+The oracle (the maximum) knows true costs and acceptance of the batch at hand, and pays for no switch, no
+probe and no rise: in g' the drafts of every request are at hand, also where the run had gone cold before (a
+stale request counts as what it is from the second step on).  So regret is wrong depths, learning, probes,
+switches, and what the first step after off without the draft model loses.  The lasting harm of requests that
+lived through such a spell is in the second figure, the same against an oracle whose requests are unharmed:
 
     regret_with_cold_harm = sum(spent) / sum(tokens(used) / max over arms of g''(arm)) - 1
 
 The same sum with g'' of one arm gives the seconds that this arm would have spent for the same tokens, had it
-been held for ever: always-off, or depth k.  In the third the draft model's prefill is counted with the step that
-follows it: spent as it was, and by the oracle unless its best arm then is frozen:
+been held for ever: always-off, or depth k.  In the third the draft model's prefill (D seconds) is counted
+with the step that follows it: spent as it was, and by the oracle unless its best arm then is frozen:
 
     regret_with_draft_prefill = sum(spent + D spent) / sum(tokens(used) / max of tokens'(arm) / (T + D)) - 1
 """

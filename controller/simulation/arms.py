@@ -31,7 +31,7 @@ def arm_rows(profile: CostProfile, *, plain_decode: bool = True) -> dict[Arm, st
     With the hook's plain decoding in force (`plain_decode`) off and cold is `plain` (where there is no such
     row, `depth_0_plain_decode`), and off and warm is `off_warm`; without it they are
     `depth_0_skip_draft_extend` and `depth_0`, SGLang's own off.  A profile that never measured the hook's
-    warm gear has SGLang's own instead.  Frozen decodes as cold does, and comes with the hook's plain decoding.
+    warm gear has SGLang's own instead.  Frozen decodes as cold does; only the hook's plain decoding has it.
     """
     rows: dict[Arm, str] = {}
     warm = WARM if plain_decode and WARM in profile.rows else OWN_OFF

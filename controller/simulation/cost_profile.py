@@ -42,6 +42,9 @@ OWN_OFF = "depth_0"
 SKIP_DRAFT_EXTEND = "depth_0_skip_draft_extend"
 PLAIN_DECODE = "depth_0_plain_decode"
 OFF_ROWS = (PLAIN, WARM, OWN_OFF, SKIP_DRAFT_EXTEND, PLAIN_DECODE)
+DRAFT_PREFILL_MS = 0.5
+"""The draft model's prefill of one request, unless a profile states it: 0.2 to 0.9 ms where requests come one
+by one, 0.3 to 0.5 ms in whole batches, on an H200 with a fast host (docs/results/h200-off.md)."""
 _DEPTH_ROW = re.compile(r"depth_([1-9][0-9]?)$")
 
 
@@ -98,8 +101,7 @@ class PrefillCost:
 
     fixed_ms: float = 3.0
     ms_per_1k_tokens: float = 25.0
-    draft_ms_per_request: float = 0.5
-    """The draft model's prefill: 0.2 to 0.9 ms on an H200 with a fast host (docs/results/h200-off.md)."""
+    draft_ms_per_request: float = DRAFT_PREFILL_MS
     stated: bool = False
     """False: the profile says nothing of prefill.  The defaults are fitted so that the simulated closed loop
     of `h200_llama8b_triton` without speculation meets the measured one (docs/simulator.md)."""
@@ -237,7 +239,7 @@ def _prefill(data: object) -> PrefillCost:
         raise InvalidProfileError("prefill", "must be an object", data)
     fixed = _number("prefill.fixed_ms", data.get("fixed_ms"))
     per_1k = _number("prefill.ms_per_1k_tokens", data.get("ms_per_1k_tokens"))
-    draft = data.get("draft_ms_per_request", PrefillCost.draft_ms_per_request)
+    draft = data.get("draft_ms_per_request", DRAFT_PREFILL_MS)
     return PrefillCost(fixed, per_1k, _number("prefill.draft_ms_per_request", draft), stated=True)
 
 

@@ -43,9 +43,7 @@ class AcceptedDrafts:
         self._valid_until_s = -1.0
         self._positions: tuple[float, ...] = ()
 
-    def take(
-        self, now_s: float, depth: int, count: int, harm: Harm = Harm.NONE
-    ) -> npt.NDArray[np.int64]:
+    def take(self, now_s: float, depth: int, count: int, harm: Harm = Harm.NONE) -> npt.NDArray[np.int64]:
         """Drafts accepted by `count` requests of this `harm` at `depth`, with the acceptance at `now_s`."""
         if now_s >= self._valid_until_s:
             self._valid_until_s = self._acceptance.next_change_s(now_s)

@@ -9,8 +9,8 @@ What is modelled, after SGLang's scheduler with overlap and without mixed chunks
   that came last goes back to the head of the queue and is prefilled again with what it had;
 - a decode step takes the time of the profile's row for (depth, gear), times a noise factor, and gives every
   request 1 + accepted tokens;
-- off and cold or frozen leaves the draft model behind: of the drafts of the next drafting step nothing fits, and
-  those after it may fit less (`acceptance.AfterOff`); frozen leaves out the draft prefill of new requests too.
+- off and cold or frozen leaves the draft model behind: of the drafts of the next drafting step nothing fits,
+  and those after it may fit less (`acceptance.AfterOff`); frozen also leaves out the draft model's prefill.
 
 Not modelled: prefix cache, sampling, grammars, several DP ranks.  Time is a number that only this
 module advances; chance comes from the generator that is handed in.

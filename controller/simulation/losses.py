@@ -6,10 +6,11 @@ step of T seconds and so many tokens loses
 
     switch seconds + (T - tokens / warm) + (tokens / warm - tokens / best)
 
-The second part is a first step after off without the draft model, whose drafts fit nothing (T times the share of
-its tokens that this lost), and for the rest a wrong arm: in a probe, or before the schedule was first changed
-after a shift of acceptance, or else.  The third is what only going cold would save: the oracle goes cold for
-single steps, and is not charged for the drafts that are lost when it comes back, as every policy is.
+The second part is a first step after off without the draft model, whose drafts fit nothing (T times the
+share of its tokens that this lost), and for the rest a wrong arm: in a probe, or before the schedule was
+first changed after a shift of acceptance, or else. The third is what only going cold would save: the oracle
+goes cold for single steps, and does not pay for the drafts that are lost when it comes back, as every
+policy does.
 """
 
 from __future__ import annotations
@@ -59,6 +60,6 @@ class Losses:
         else:
             self.arms_s += float(wrong.sum())
         bucket = np.searchsorted(KNOTS, batch, side="right") - 1
-        for k, lost in enumerate(np.bincount(bucket, weights=wrong, minlength=len(KNOTS)).tolist()):
-            if lost:
-                self.arms_by_batch_s[KNOTS[k]] = self.arms_by_batch_s.get(KNOTS[k], 0.0) + lost
+        for k, lost_s in enumerate(np.bincount(bucket, weights=wrong, minlength=len(KNOTS)).tolist()):
+            if lost_s:
+                self.arms_by_batch_s[KNOTS[k]] = self.arms_by_batch_s.get(KNOTS[k], 0.0) + lost_s

@@ -1,18 +1,18 @@
 """What could be reached: a policy that knows every cost and acceptance, but must see a shift in its counts.
 
-At each batch size it takes the best arm that harms no request (of the profile's own figures, at the profile's
-mean context).  When acceptance shifts it goes on with the table of before until `ENOUGH` request-steps with
-drafts were reported since: where that table drafts this takes one tick, where it is off it waits for a batch
-at which it drafts (it does not probe).  It pays for its switches and for its tick, as every policy does.
+At each batch size it takes the best arm of the profile's own figures, at the profile's mean context, with
+one gear for off: warm, which harms no request, or another. When acceptance shifts it goes on with the table
+of before until `ENOUGH` request-steps with drafts were reported since: where that table drafts this takes
+one tick, where it is off it waits for a batch at which it drafts (it does not probe). It pays for its
+switches, for its tick, and for what its off does to requests, as every policy does.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from controller.simulation.acceptance import Phase, expected_tokens, survival
-from controller.simulation.arms import OFF_COLD, OFF_FROZEN, OFF_WARM, ArmCost
+from controller.simulation.arms import OFF_WARM, ArmCost
 from controller.simulation.arms import Arm as Key
 from controller.simulation.controls import FixedControl
 from controller.simulation.replay import Scenario, engine_of
@@ -29,12 +29,11 @@ class Informed:
 
     name = "informed"
 
-    def __init__(self, scenario: Scenario, cold_from: float = math.inf) -> None:
-        """`cold_from`: batch size from which on off is cold."""
+    def __init__(self, scenario: Scenario, off: Key = OFF_WARM) -> None:
         self._acceptance = scenario.acceptance
         costs = engine_of(scenario, FixedControl(OFF_WARM)).costs
         phases = scenario.acceptance.phases
-        self._tables = {phase: best_table(costs, phase, cold_from) for phase in phases}
+        self._tables = {phase: best_table(costs, phase, off) for phase in phases}
         self._shown = scenario.acceptance.at(0.0)
         self._seen = 0.0
         self._now_s = 0.0
@@ -52,16 +51,14 @@ class Informed:
         return Decision(Action.GOVERN, Reason.EXTERNAL, "knows", self._tables[self._shown])
 
 
-def best_table(costs: Mapping[Key, ArmCost], phase: Phase, cold_from: float) -> Schedule:
-    """The arm with the most tokens per second at every batch size, cold only from `cold_from` on."""
-    drafts = {arm for arm in costs if arm not in (OFF_COLD, OFF_FROZEN)}
+def best_table(costs: Mapping[Key, ArmCost], phase: Phase, off: Key) -> Schedule:
+    """The arm with the most tokens per second at every batch size, with `off` for off."""
+    arms = [arm for arm in costs if arm[0] or arm == off]
     tokens = expected_tokens(survival(phase.positions, max(depth for depth, _ in costs)))
     rows: list[tuple[int, Key]] = []
     for batch in range(1, len(next(iter(costs.values())).base_s)):
-        cold = batch >= cold_from or OFF_WARM not in costs
-        arms = drafts | ({OFF_COLD} & set(costs) if cold else set())
         rates = {arm: float(tokens[arm[0]] / costs[arm].base_s[batch]) for arm in arms}
-        best = max(sorted(arms), key=rates.__getitem__)
+        best = max(arms, key=rates.__getitem__)
         if not rows or rates[best] > TIE * rates[rows[-1][1]]:
             rows.append((batch, best))
     return Schedule(tuple(Row(batch, Arm(depth, Gear(gear))) for batch, (depth, gear) in rows)).merged()

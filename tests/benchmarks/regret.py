@@ -5,7 +5,8 @@
 writes `OUT.json` (every figure of every run) and `OUT.md` (the table).  The trace is an Azure LLM inference
 trace (or any other that `specgov replay` reads); see docs/simulator.md.  `native` is SGLang's own rule on a
 server without the plugin: its off is SGLang's own depth 0, so its regret is against another oracle, and what
-can be compared are the decode seconds.
+can be compared are the decode seconds.  `--after-off cautious` takes the drafts that are accepted after
+off without the draft model to be half as likely as any until the request ends, instead of what was measured.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.simulation.acceptance import parse_acceptance
+from controller.simulation.acceptance import AFTER_OFF, parse_acceptance
+from controller.simulation.arms import OFF_COLD, OFF_FROZEN, OFF_WARM
 from controller.simulation.arrivals import read_arrivals
 from controller.simulation.cost_profile import load_profile
 from controller.simulation.engine import EngineConfig
@@ -33,13 +35,16 @@ from tests.benchmarks.informed import Informed
 PROFILES = ("h200_llama8b_triton", "h200_llama8b_fa3")
 ACCEPTANCE = ("0.745", "0.366", "0.745@0,0.366@300,...")
 RATE_SCALES = {"low": 1.0, "mixed": 4.0, "saturated": 12.0}
-
+INFORMED_OFF = {"warm off": OFF_WARM, "cold off": OFF_COLD, "frozen off": OFF_FROZEN}
+"""The gears that an informed policy has for its off, each in a replay of its own."""
 
 POLICIES = ("goodput", "informed", "native", "threshold")
 ORDER = (
     ("goodput", "cold"),
     ("goodput", "warm"),
-    ("informed", "-"),
+    ("informed", "warm off"),
+    ("informed", "cold off"),
+    ("informed", "frozen off"),
     ("native", "cold"),
     ("threshold", "cold"),
 )
@@ -55,11 +60,14 @@ class Case:
     policy: str
     seconds: float
     seed: int
+    after_off: str = "measured"
+    """What requests draft after off without the draft model, of `acceptance.AFTER_OFF`."""
 
     def scenario(self, trace: str, seed: int) -> Scenario:
         """What is replayed."""
         arrivals = read_arrivals(trace).scaled(RATE_SCALES[self.load]).lasting(self.seconds)
-        engine = EngineConfig(plain_decode=self.policy != "native")
+        after_off = AFTER_OFF[self.after_off]
+        engine = EngineConfig(plain_decode=self.policy != "native", after_off=after_off)
         acceptance = parse_acceptance(self.acceptance)
         return Scenario(load_profile(self.profile), arrivals, acceptance, engine=engine, seed=seed)
 
@@ -69,7 +77,8 @@ def replay(work: tuple[Case, str]) -> list[dict[str, Any]]:
     case, trace = work
     if case.policy == "informed":
         scenario = case.scenario(trace, case.seed)
-        return [figures(case, "-", scenario, Informed(scenario))]
+        policies = ((gear, Informed(scenario, off)) for gear, off in INFORMED_OFF.items())
+        return [figures(case, gear, scenario, policy) for gear, policy in policies]
     learner, policy = guarded(case.policy)
     results = [figures(case, "cold", case.scenario(trace, case.seed), policy)]
     if isinstance(learner, Learner):
@@ -195,13 +204,14 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--jobs", type=int, default=2)
     options.add_argument("--policy", action="append", help=f"one or several of {', '.join(POLICIES)}")
+    options.add_argument("--after-off", choices=tuple(AFTER_OFF), default="measured")
     options.add_argument("--load", choices=tuple(RATE_SCALES), action="append")
     options.add_argument(
         "--add", action="append", default=[], metavar="JSON", help="replay nothing: the page of these results"
     )
     given = options.parse_args()
     cases = [
-        Case(profile, acceptance, load, policy, given.seconds, given.seed)
+        Case(profile, acceptance, load, policy, given.seconds, given.seed, given.after_off)
         for policy in given.policy or POLICIES
         for profile in PROFILES
         for acceptance in ACCEPTANCE

@@ -86,8 +86,8 @@ def test_the_draft_models_prefill_is_charged_but_for_frozen(make_engine):
 
 def test_an_oracle_that_drafts_pays_for_the_draft_models_prefill(make_engine):
     """All accepted: depth 2 gives 3 tokens in 16 + 1 ms, and it is best; nobody lost anything."""
-    drafting = step(TWO, prefilled=(1, 0.001))
-    assert account(make_engine, drafting, draft_prefill_s=0.001).regret_with_draft_prefill == pytest.approx(0.0)
+    totals = account(make_engine, step(TWO, prefilled=(1, 0.001)), draft_prefill_s=0.001)
+    assert totals.regret_with_draft_prefill == pytest.approx(0.0)
 
 
 def test_fixed_arms_are_compared_unharmed(make_engine):

@@ -151,7 +151,7 @@ def test_the_first_drafting_step_after_a_cold_spell_accepts_nothing(make_engine,
 
 
 def test_a_warm_step_after_a_cold_one_makes_the_drafts_anew(make_engine):
-    """The draft-extend of warm leaves drafts for the step behind it: of 11 tokens 2 off, then three a step."""
+    """Warm's draft-extend leaves drafts for the step behind it: of 11 tokens 2 off, then three a step."""
     engine = make_engine(
         Arms((0, "cold"), (0, "warm"), (2, "on")), acceptance="1", after_off=AfterOff(cold=1.0)
     )

@@ -90,7 +90,7 @@ def test_acceptance_that_drifts_is_accounted_phase_by_phase():
 
 
 def test_the_fixed_arms_are_those_of_the_profile():
-    """always_off is the server without speculation, no draft prefill either; FA3 was measured at 1, 2 and 4."""
+    """always_off is a server without speculation, nor a draft prefill; FA3 was measured at 1, 2 and 4."""
     case = Scenario(load_profile("h200_llama8b_fa3"), trace(1, 1.0), parse_acceptance("0.5"))
     assert fixed_arms(case) == {
         "always_off": (0, "frozen"),
