@@ -6,13 +6,15 @@ before, whatever the model.  What the steps after it lose is the model's own: ne
 has nearly all it knows from the target's hidden states, more for one that leans on its own KV cache.  The
 hook counts accepted drafts of such requests apart (`accepted_after_cold`), so the whole price is measured:
 
-    lost seconds of a drafting cell = its seconds * share of such request-steps * (1 - E_cold / E_clean)
+    lost seconds of a drafting cell = its seconds * (n * E - tokens of those n) / (tokens expected of all)
     loss per rise = lost seconds / rises to drafting        (both exponentially forgotten)
 
-apart for rises from cold and from frozen.  `selection.py` charges it at every boundary between a cold row and
-another, times the rises expected there; `probing.py` charges it to every probe of cold.  Where off lasts long
-and requests are short it is next to nothing; where the batch keeps dipping in and out of cold, or a few long
-requests outlive each burst, it moves the boundary, or makes warm the better gear, or drafting throughout.
+with n its request-steps after cold and E the tokens expected of a clean one, at the acceptance of the same
+tick; kept apart for rises from cold and from frozen.  `selection.py` charges it at every boundary between a
+cold row and another, times the rises expected there; `probing.py` charges it to every probe of cold.  Where off
+lasts long and requests are short it is next to nothing; where the batch keeps dipping in and out of cold, or a
+few long requests outlive each burst, it moves the boundary, or makes warm the better gear, or drafting
+throughout.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Price:
         One standard error (of a mean of exponential losses) on the cautious side: with few rises seen, most
         of what they cost is still to come.
         """
-        mean = (self.lost_s + PRIOR_RISES * prior_s) / (self.rises + PRIOR_RISES)
+        mean = max(0.0, self.lost_s + PRIOR_RISES * prior_s) / (self.rises + PRIOR_RISES)
         return mean * (1.0 + 1.0 / math.sqrt(self.rises + 1.0))
 
 
@@ -94,19 +96,21 @@ class ColdLedger:
 
     def import_state(self, state: Mapping[str, Any]) -> None:
         """Raises `ValueError` naming the field."""
-        read = {gear: [read_number(state, f"{gear}_{name}") for name in ("lost_s", "rises")] for gear in COLD}
+        read = {gear: [read_number(state, f"{gear}_{name}", low) for name, low in _NUMBERS] for gear in COLD}
         self.prices = {gear: Price(*numbers) for gear, numbers in read.items()}
 
 
+_NUMBERS = (("lost_s", -math.inf), ("rises", 0.0))
+
+
 def shortfall(cell: CellDelta, survival: Survival) -> float:
-    """Share of the cell's steps that its requests from a cold spell cost."""
+    """Share of the cell's steps that its requests from a cold spell cost; by chance it may be below 0."""
     after_cold, clean = sum(cell.accepted_after_cold), sum(cell.accepted)
     if after_cold <= 0:
         return 0.0
-    depth = cell.arm.depth
-    full = expected_tokens(survival.conditional(depth)[0], depth)
-    poor = expected_tokens(survival.after_cold(depth), depth)
-    return after_cold / (after_cold + clean) * max(0.0, 1.0 - poor / full)
+    expected = expected_tokens(survival.conditional(cell.arm.depth)[0], cell.arm.depth)
+    got = sum((1 + accepted) * n for accepted, n in enumerate(cell.accepted_after_cold))
+    return (after_cold * expected - got) / ((after_cold + clean) * expected)
 
 
 def is_cold(arm: Arm) -> bool:

@@ -172,7 +172,7 @@ def test_rises_from_cold_and_from_frozen_are_priced_apart() -> None:
 
 
 def test_a_draft_that_suffers_for_long_is_found_out_with_the_first_rises() -> None:
-    """Believed: a step of 10 ms a rise.  Three rises that lost 0.2 s each: believed to cost more than that."""
+    """Believed: a step of 10 ms a rise.  Three rises that lost 0.2 s each: believed to cost more."""
     survival = Survival()
     survival.observe([CellDelta(8, Arm(1), 500, 4000, 7200, (800, 3200), (0, 0), 0, 0.0, 0.0, 0, 0)], 1.0)
     ledger = ColdLedger()
@@ -181,3 +181,15 @@ def test_a_draft_that_suffers_for_long_is_found_out_with_the_first_rises() -> No
         ledger.observe([cell(8, 100)], [0.5], survival)
         ledger.observe([cell(8, 100, Arm(1), after_cold=360)], [1.0], survival)
     assert 0.2 < ledger.loss_s(Gear.COLD, 0.01) < 0.4
+
+
+def test_requests_that_draft_as_before_after_cold_cost_nothing_whatever_acceptance_did_since() -> None:
+    """After cold 0.8 of the drafts are accepted, then 0.3, as of those that were never cold: no loss."""
+    survival, ledger = Survival(), ColdLedger()
+    for accepted in (800, 300):
+        counts = (1000 - accepted, accepted)
+        both = CellDelta(8, Arm(1), 250, 2000, 2000 + 2 * accepted, counts, counts, 0, 0.0, 0.0, 0, 0)
+        for _ in range(5):
+            survival.observe([both], 1.0)
+            ledger.observe([both], [1.0], survival)
+    assert abs(ledger.prices[Gear.COLD].lost_s) < 0.02
