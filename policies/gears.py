@@ -9,12 +9,12 @@ hook counts accepted drafts of such requests apart (`accepted_after_cold`), so t
     lost seconds of a drafting cell = its seconds * (n * E - tokens of those n) / (tokens expected of all)
     loss per rise = lost seconds / rises to drafting        (both exponentially forgotten)
 
-with n its request-steps after cold and E the tokens expected of a clean one, at the acceptance of the same
-tick; kept apart for rises from cold and from frozen.  `selection.py` charges it at every boundary between a
-cold row and another, times the rises expected there; `probing.py` charges it to every probe of cold.  Where off
-lasts long and requests are short it is next to nothing; where the batch keeps dipping in and out of cold, or a
-few long requests outlive each burst, it moves the boundary, or makes warm the better gear, or drafting
-throughout.
+with n its request-steps after cold and E the tokens expected of a clean one, at the acceptance of the
+same tick; kept apart for rises from cold and from frozen.  `selection.py` charges it at every boundary
+between a cold row and another, times the rises expected there; `probing.py` charges it to every probe of
+cold.  Where off lasts long and requests are short it is next to nothing; where the batch keeps dipping in
+and out of cold, or a few long requests outlive each burst, it moves the boundary, or makes warm the
+better gear, or drafting throughout.
 """
 
 from __future__ import annotations
