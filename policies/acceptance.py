@@ -15,8 +15,7 @@ Requests in one batch are not independent (a prompt is easy or hard as a whole):
 from tick to tick than coin tosses would.  The excess is measured (quasi-binomial dispersion: the mean
 squared standardised residual) and divides the effective sample size.
 
-Requests that lived through a cold step draft badly; they are kept in a curve of their own and never
-mixed in.
+Requests that lived through a cold step may draft badly; they are never mixed in (`gears.py`).
 """
 
 from __future__ import annotations
@@ -82,7 +81,6 @@ class Survival:
     def __init__(self, params: AcceptanceParams | None = None) -> None:
         self.params = params or AcceptanceParams()
         self.regimes = Regimes()
-        self.cold = Counts()
         self.changes = ChangeRate()
         self.dispersion = 1.0
         self.alarms = 0
@@ -100,9 +98,6 @@ class Survival:
         self._since_s = [since + dt_s for since in self._since_s] + [0.0] * (len(hits) - len(self._since_s))
         self._unwatched_s += dt_s
         alarm = bool(exposed) and exposed[0] >= 1 and self._watch(hits, exposed, dt_s)
-        cold_hits, cold_exposed = exposure([cell.accepted_after_cold for cell in drafting], depths)
-        p = self.params
-        self.cold.add(cold_hits, cold_exposed, dt_s, (p.memory_request_steps, 10 * p.memory_s))
         self._known = None
         return alarm
 
@@ -171,12 +166,6 @@ class Survival:
             spreads.append(prior * (1 - prior) / (n_eff + strength + 1))
         return means, spreads
 
-    def after_cold(self, positions: int) -> Floats:
-        """p_1..p_positions for requests that lived through a cold step; until seen: nothing accepted."""
-        self.cold.grow(positions)
-        pairs = list(zip(self.cold.hits, self.cold.exposed, strict=True))[:positions]
-        return np.array([h / (n + self.params.prior_strength) for h, n in pairs])
-
     @property
     def staleness(self) -> float:
         """Chance that acceptance has changed since the first draft was last seen, 0..1."""
@@ -195,7 +184,6 @@ class Survival:
         return {
             "hits": list(self.regimes.settled.hits), "exposed": list(self.regimes.settled.exposed),
             "past": [{"hits": list(c.hits), "exposed": list(c.exposed)} for c in self.regimes.past],
-            "cold_hits": list(self.cold.hits), "cold_exposed": list(self.cold.exposed),
             "dispersion": self.dispersion,
             "alarms": self.changes.alarms, "watched_s": self.changes.watched_s,
         }  # fmt: skip
@@ -203,11 +191,10 @@ class Survival:
     def import_state(self, state: Mapping[str, Any]) -> None:
         """Raises `ValueError` naming the field."""
         clean = read_counts(state, "hits", "exposed")
-        cold = read_counts(state, "cold_hits", "cold_exposed")
         past = [read_counts(known, "hits", "exposed") for known in _read_past(state)]
         scalars = [read_number(state, name, low) for name, low in _SCALARS]
         self.regimes.restore(clean, past)
-        self.cold, self._known = cold, None
+        self._known = None
         self._since_s = [0.0] * len(clean.hits)
         self.dispersion, self.changes.alarms, self.changes.watched_s = scalars
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from policies.surface import SIZES, Indices, Models, Outlook, size_index
-from policies.types import Forecast
+from policies.types import Forecast, Gear
 
 
 def explain(outlook: Outlook, models: Models, chosen: Indices, batch: float) -> dict[str, Any]:
@@ -24,7 +24,8 @@ def explain(outlook: Outlook, models: Models, chosen: Indices, batch: float) -> 
         "acceptance_by_position": [round(float(x), 4) for x in p],
         "acceptance_se": [round(float(x) ** 0.5, 4) for x in variance],
         "context_tokens_per_request": round(models.cost.context, 1),
-        "loss_per_rise_from_cold_s": round(models.ledger.loss_s(models.load.step_s), 4),
+        "loss_per_rise_from_cold_s": round(models.ledger.loss_s(Gear.COLD, models.load.step_s), 4),
+        "loss_per_rise_from_frozen_s": round(models.ledger.loss_s(Gear.FROZEN, models.load.step_s), 4),
         "unknown_arms": [
             str(arm) for arm, known in zip(outlook.arms, outlook.known, strict=True) if not known
         ],

@@ -42,7 +42,7 @@ from policies.types import (
     Schedule,
 )
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 MAX_ARMS = 64
 CLEAN_SHARE_PRIOR = 0.2
 """Share of requests in a probe from cold whose draft cache is in step, until measured."""
@@ -129,10 +129,10 @@ class Goodput:
         self._account_probe(observation, cells, seconds)
         self.models.load.observe(cells, seconds, dt_s, finite(observation.prefill_batches) or 0.0)
         self._learn_crossings(observation)
-        self.models.ledger.observe(cells, seconds, self.models.survival)
         self._learn_clean_share(cells)
         self._learn_clean_steps(cells)
         drifted = self.models.survival.observe(cells, dt_s)
+        self.models.ledger.observe(cells, seconds, self.models.survival)
         if self.models.cost.observe(cells, dt_s) or drifted:
             self.prober.reset()
 

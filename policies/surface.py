@@ -45,8 +45,6 @@ so it cannot be learned; by whole batches of cold and frozen on an H200 it was b
 BLIND = 0.05
 """Chance of a change of acceptance beyond which frozen is left: in it no request can show one.  For the same
 reason it is not put where no batch has been."""
-FROZEN_HARM = 2.0
-"""A rise from frozen costs so many times one from cold: requests lack the draft cache of their prompt too."""
 SWITCH_STEPS = 0.5
 """Decode steps that a switch costs: 2-3 ms at steps of 5-10 ms (measured on an H200)."""
 
@@ -142,10 +140,14 @@ def _aftermath_s(models: Models, arms: Sequence[Arm], in_force: Arm) -> Floats:
 
     While drafting, cold is not tried at all where warm is built: that tells as much of off, and harms nobody.
     """
-    loss_s = 0.0 if is_cold(in_force) else models.ledger.loss_s(models.load.step_s)
     if in_force.depth and any(arm.gear is Gear.WARM for arm in arms):
         return np.array([math.inf if is_cold(arm) else 0.0 for arm in arms])
-    return np.array([loss_s * is_cold(arm) for arm in arms])
+    return _losses_s(models, arms) * (not is_cold(in_force))
+
+
+def _losses_s(models: Models, arms: Sequence[Arm]) -> Floats:
+    """Seconds that a rise from each arm costs."""
+    return np.array([models.ledger.loss_s(arm.gear, models.load.step_s) for arm in arms])
 
 
 def _aftermath_share(models: Models, arms: Sequence[Arm], in_force: Arm, here: int) -> Floats:
@@ -153,8 +155,7 @@ def _aftermath_share(models: Models, arms: Sequence[Arm], in_force: Arm, here: i
     if is_cold(in_force):
         return np.zeros(len(arms))
     rises = float(models.load.falls(STARTS)[here - 1]) if here else 0.0
-    share = rises * models.ledger.loss_s(models.load.step_s) / models.load.step_s
-    return np.array([share * is_cold(arm) for arm in arms])
+    return rises * _losses_s(models, arms) / models.load.step_s
 
 
 def nearby(share: Floats) -> Floats:
@@ -200,9 +201,9 @@ def surface(models: Models, outlook: Outlook, incumbent: Indices) -> Surface:
     value = np.where(blind[:, None] & frozen[None, :], -np.inf, value)
     error = np.where(unseen[:, None], UNSEEN_MARGIN, outlook.error(incumbent))
     weight = np.maximum(share, UNSEEN_SHARE)
-    harm = np.array([FROZEN_HARM if a.gear is Gear.FROZEN else float(is_cold(a)) for a in outlook.arms])
+    harm = _losses_s(models, outlook.arms) / models.load.step_s
     switching = (models.load.crossings(STARTS) + UNSEEN_SHARE) * SWITCH_STEPS
-    rising = models.load.falls(STARTS) * models.ledger.loss_s(models.load.step_s) / models.load.step_s
+    rising = models.load.falls(STARTS)
     crossing = switching[:, None, None] * (1.0 - np.eye(len(harm)))
     crossing = crossing + rising[:, None, None] * np.abs(harm[:, None] - harm[None, :])
     return Surface(value, error, incumbent, weight, crossing)

@@ -36,7 +36,13 @@ def replay(
     noise: Annotated[float, typer.Option(min=0, max=1, help="Spread of step times (log).")] = 0.03,
     after_cold: Annotated[
         float, typer.Option(min=0, max=1, help="Acceptance after a cold spell, as a factor.")
-    ] = 0.5,
+    ] = 0.99,
+    after_frozen: Annotated[
+        float, typer.Option(min=0, max=1, help="The same of requests prefilled while frozen.")
+    ] = 0.97,
+    first_step: Annotated[
+        float, typer.Option(min=0, max=1, help="The same in the first step that drafts again.")
+    ] = 0.0,
     tick: Annotated[float, typer.Option(min=0.05, max=60, help="Seconds between decisions.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="Of noise and acceptance.")] = 1,
     as_json: Json = False,
@@ -44,6 +50,7 @@ def replay(
 ) -> None:
     """Replay a trace under policies; report regret, latency, switches and probes.  See docs/simulator.md."""
     from controller.simulation import replay_command  # noqa: PLC0415  keeps the other commands quick
+    from controller.simulation.acceptance import AfterOff  # noqa: PLC0415
     from controller.simulation.engine import EngineConfig  # noqa: PLC0415
 
     request = replay_command.ReplayRequest(
@@ -60,7 +67,7 @@ def replay(
             max_running_requests=max_running,
             kv_tokens=kv_tokens,
             noise=noise,
-            after_cold_factor=after_cold,
+            after_off=AfterOff(first_step=first_step, cold=after_cold, frozen=after_frozen),
             plain_decode=plain_decode,
         ),
         tick_s=tick,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeAlias
 
 import numpy as np
@@ -16,13 +17,42 @@ import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-AFTER_COLD_FACTOR = 0.5
-"""What each p_j is multiplied by for a request that lived through a cold or frozen step, until it ends.
 
-An assumption, and a cautious one: the draft model then attends to a KV cache with a hole in it.  0 is the
-worst case, 1 means no harm.  A small trained pair came out near 1, but for the first step after the rise
-(docs/results/after-cold.md); one such pair is no ground to believe that of every model.
-"""
+@dataclass(frozen=True, slots=True)
+class AfterOff:
+    """What each p_j of a request is multiplied by once its draft model was left behind, 0..1.
+
+    The defaults are what a small pair with learned weights showed on the real engine and in PyTorch
+    (docs/results/after-cold.md), at the lower edge; a draft that leans more on its own attention may lose
+    more: `CAUTIOUS`.
+    """
+
+    first_step: float = 0.0
+    """In the first step that drafts again.  Its drafts are left over from before the spell, so none fits the
+    text: the mechanism, whatever the model."""
+    cold: float = 0.99
+    """From the second one on, until the request ends: the draft's KV cache has a hole (0.99 to 1.05)."""
+    frozen: float = 0.97
+    """The same for a request that was prefilled while frozen: its prompt is missing too (0.97 to 0.99)."""
+
+    def factors(self) -> tuple[float, float, float, float]:
+        """By `Harm`."""
+        return 1.0, self.cold, self.frozen, self.first_step
+
+
+CAUTIOUS = AfterOff(cold=0.5, frozen=0.5)
+"""An assumption, for stress: every p_j halved until the request ends."""
+AFTER_OFF = {"measured": AfterOff(), "cautious": CAUTIOUS}
+
+
+class Harm(IntEnum):
+    """What going off without the draft model has done to a request."""
+
+    NONE = 0
+    COLD = 1
+    FROZEN = 2
+    STALE = 3
+    """Its drafts are left over from before: nothing has drafted or kept the draft's cache since."""
 
 
 @dataclass(frozen=True, slots=True)

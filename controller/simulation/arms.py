@@ -18,10 +18,11 @@ from controller.simulation.cost_profile import (
 )
 
 Arm: TypeAlias = tuple[int, str]
-"""Draft depth and gear (`on`, `warm`, `cold`), as the hook's schedule names them."""
+"""Draft depth and gear (`on`, `warm`, `cold`, `frozen`), as the hook's schedule names them."""
 
 OFF_WARM: Arm = (0, "warm")
 OFF_COLD: Arm = (0, "cold")
+OFF_FROZEN: Arm = (0, "frozen")
 
 
 def arm_rows(profile: CostProfile, *, plain_decode: bool = True) -> dict[Arm, str]:
@@ -30,7 +31,7 @@ def arm_rows(profile: CostProfile, *, plain_decode: bool = True) -> dict[Arm, st
     With the hook's plain decoding in force (`plain_decode`) off and cold is `plain` (where there is no such
     row, `depth_0_plain_decode`), and off and warm is `off_warm`; without it they are
     `depth_0_skip_draft_extend` and `depth_0`, SGLang's own off.  A profile that never measured the hook's
-    warm gear has SGLang's own instead.
+    warm gear has SGLang's own instead.  Frozen decodes as cold does; only the hook's plain decoding has it.
     """
     rows: dict[Arm, str] = {}
     warm = WARM if plain_decode and WARM in profile.rows else OWN_OFF
@@ -40,6 +41,8 @@ def arm_rows(profile: CostProfile, *, plain_decode: bool = True) -> dict[Arm, st
     cold = plain if plain_decode else SKIP_DRAFT_EXTEND
     if cold in profile.rows:
         rows[OFF_COLD] = cold
+        if plain_decode:
+            rows[OFF_FROZEN] = cold
     rows |= {(depth, "on"): f"depth_{depth}" for depth in profile.depths}
     if not rows:
         raise ValueError(f"profile {profile.name!r} has no row that an engine could run")

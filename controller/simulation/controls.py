@@ -31,6 +31,10 @@ class FixedControl:
     ) -> None:
         """Nothing is learned."""
 
+    def prefill_gear(self, batch_size: int) -> str:  # noqa: ARG002
+        """That of the arm."""
+        return self._arm[1]
+
     def on_prefill(self, now_s: float) -> None:
         """Nothing is learned."""
 
@@ -84,6 +88,10 @@ class HookControl:
             context_tokens=context_tokens,
         )
         self.policy.on_verify_complete(accepted, batch_size)
+
+    def prefill_gear(self, batch_size: int) -> str:
+        """As the plugin does it: that of the schedule for as many requests as hold a slot."""
+        return self.policy.gear_at(batch_size)
 
     def on_prefill(self, now_s: float) -> None:
         """Tell the hook's recorder."""

@@ -5,7 +5,7 @@ A profile is a JSON file (`schema` 1):
     {"schema": 1, "name": "...",
      "step_ms": {"plain": {"1": 4.8, "32": 5.5}, "depth_0": {...}, "depth_2": {...}},
      "context": {"per_request_tokens": 350, "ms_per_million_tokens": {"plain": 27.0}},
-     "prefill": {"fixed_ms": 3.0, "ms_per_1k_tokens": 25.0}}
+     "prefill": {"fixed_ms": 3.0, "ms_per_1k_tokens": 25.0, "draft_ms_per_request": 0.5}}
 
 `step_ms` maps a row to batch size to the milliseconds of one decode step.  Rows: `plain` (a server
 without speculation), `off_warm` (the plugin's off and warm), `depth_0` (SGLang's own off),
@@ -42,6 +42,9 @@ OWN_OFF = "depth_0"
 SKIP_DRAFT_EXTEND = "depth_0_skip_draft_extend"
 PLAIN_DECODE = "depth_0_plain_decode"
 OFF_ROWS = (PLAIN, WARM, OWN_OFF, SKIP_DRAFT_EXTEND, PLAIN_DECODE)
+DRAFT_PREFILL_MS = 0.5
+"""The draft model's prefill of one request, unless a profile states it: 0.2 to 0.9 ms where requests come one
+by one, 0.3 to 0.5 ms in whole batches, on an H200 with a fast host (docs/results/h200-off.md)."""
 _DEPTH_ROW = re.compile(r"depth_([1-9][0-9]?)$")
 
 
@@ -91,10 +94,14 @@ class ContextCost:
 
 @dataclass(frozen=True, slots=True)
 class PrefillCost:
-    """Milliseconds of one prefill batch: `fixed_ms + tokens / 1000 * ms_per_1k_tokens`."""
+    """Milliseconds of one prefill batch: `fixed_ms + tokens / 1000 * ms_per_1k_tokens`.
+
+    On top, unless the gear is frozen, `draft_ms_per_request` for each request whose prompt it completes.
+    """
 
     fixed_ms: float = 3.0
     ms_per_1k_tokens: float = 25.0
+    draft_ms_per_request: float = DRAFT_PREFILL_MS
     stated: bool = False
     """False: the profile says nothing of prefill.  The defaults are fitted so that the simulated closed loop
     of `h200_llama8b_triton` without speculation meets the measured one (docs/simulator.md)."""
@@ -231,7 +238,9 @@ def _prefill(data: object) -> PrefillCost:
     if not isinstance(data, Mapping):
         raise InvalidProfileError("prefill", "must be an object", data)
     fixed = _number("prefill.fixed_ms", data.get("fixed_ms"))
-    return PrefillCost(fixed, _number("prefill.ms_per_1k_tokens", data.get("ms_per_1k_tokens")), stated=True)
+    per_1k = _number("prefill.ms_per_1k_tokens", data.get("ms_per_1k_tokens"))
+    draft = data.get("draft_ms_per_request", DRAFT_PREFILL_MS)
+    return PrefillCost(fixed, per_1k, _number("prefill.draft_ms_per_request", draft), stated=True)
 
 
 def _number(where: str, value: object, above: float | None = None) -> float:

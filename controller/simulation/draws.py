@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from controller.simulation.acceptance import Acceptance, survival
+from controller.simulation.acceptance import Acceptance, AfterOff, Harm, survival
 
 _BLOCK = 1 << 15
 
@@ -32,37 +32,28 @@ class AcceptedDrafts:
     """Accepted drafts per request and step, by inverse transform of the survival curve in force."""
 
     def __init__(
-        self, rng: np.random.Generator, acceptance: Acceptance, max_depth: int, after_cold_factor: float
+        self, rng: np.random.Generator, acceptance: Acceptance, max_depth: int, after_off: AfterOff
     ) -> None:
         self._rng = rng
         self._acceptance = acceptance
         self._max_depth = max_depth
-        self._factor = after_cold_factor
-        self._fresh = np.zeros(0, dtype=np.int64)
-        self._cold = np.zeros(0, dtype=np.int64)
-        self._fresh_at = self._cold_at = 0
+        self._factors = after_off.factors()
+        self._drawn = [np.zeros(0, dtype=np.int64) for _ in Harm]
+        self._at = [0 for _ in Harm]
         self._valid_until_s = -1.0
         self._positions: tuple[float, ...] = ()
 
-    def take(self, now_s: float, depth: int, count: int) -> npt.NDArray[np.int64]:
-        """Drafts accepted by `count` requests at `depth`, with the acceptance in force at `now_s`."""
+    def take(self, now_s: float, depth: int, count: int, harm: Harm = Harm.NONE) -> npt.NDArray[np.int64]:
+        """Drafts accepted by `count` requests of this `harm` at `depth`, with the acceptance at `now_s`."""
         if now_s >= self._valid_until_s:
             self._valid_until_s = self._acceptance.next_change_s(now_s)
             self._positions = self._acceptance.at(now_s).positions
-            self._fresh_at, self._cold_at = len(self._fresh), len(self._cold)
-        if self._fresh_at + count > len(self._fresh):
-            self._fresh, self._fresh_at = self._block(1.0), 0
-        at = self._fresh_at
-        self._fresh_at = at + count
-        return np.minimum(self._fresh[at : at + count], depth)
-
-    def take_after_cold(self, depth: int, count: int) -> npt.NDArray[np.int64]:
-        """The same for requests that lived through a cold spell; call `take` first, it keeps the time."""
-        if self._cold_at + count > len(self._cold):
-            self._cold, self._cold_at = self._block(self._factor), 0
-        at = self._cold_at
-        self._cold_at = at + count
-        return np.minimum(self._cold[at : at + count], depth)
+            self._at = [len(drawn) for drawn in self._drawn]
+        if self._at[harm] + count > len(self._drawn[harm]):
+            self._drawn[harm], self._at[harm] = self._block(self._factors[harm]), 0
+        at = self._at[harm]
+        self._at[harm] = at + count
+        return np.minimum(self._drawn[harm][at : at + count], depth)
 
     def _block(self, factor: float) -> npt.NDArray[np.int64]:
         """Accepted drafts at the deepest depth: the number of positions j with u < S(j)."""

@@ -8,7 +8,9 @@ What is modelled, after SGLang's scheduler with overlap and without mixed chunks
   requests have still to write, fits into the KV pool; when the pool runs full while decoding, the request
   that came last goes back to the head of the queue and is prefilled again with what it had;
 - a decode step takes the time of the profile's row for (depth, gear), times a noise factor, and gives every
-  request 1 + accepted tokens.
+  request 1 + accepted tokens;
+- off and cold or frozen leaves the draft model behind: of the drafts of the next drafting step nothing fits,
+  and those after it may fit less (`acceptance.AfterOff`); frozen also leaves out the draft model's prefill.
 
 Not modelled: prefix cache, sampling, grammars, several DP ranks.  Time is a number that only this
 module advances; chance comes from the generator that is handed in.
@@ -23,8 +25,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from controller.simulation.acceptance import AFTER_COLD_FACTOR, Acceptance
+from controller.simulation.acceptance import Acceptance, AfterOff, Harm
 from controller.simulation.arms import Arm, ArmCost, arm_costs, arm_rows
 from controller.simulation.cost_profile import CostProfile
 from controller.simulation.draws import AcceptedDrafts, StepNoise
@@ -44,7 +47,7 @@ class EngineConfig:
     """Added to the first step after a change of arm; 2-3 ms in the median on an H200."""
     noise: float = 0.03
     """Standard deviation of the logarithm of a step's time around the profile's."""
-    after_cold_factor: float = AFTER_COLD_FACTOR
+    after_off: AfterOff = field(default_factory=AfterOff)
     plain_decode: bool = True
     """Whether off-cold costs what a server without speculation costs (see `arms.arm_rows`)."""
 
@@ -64,7 +67,7 @@ class Request:
     prefilled: int = 0
     """Tokens of the prompt (and of earlier output, after a retraction) in the KV cache."""
     cold: bool = False
-    """Has lived through a step that left its draft KV cache behind."""
+    """Has lived through a step, or a prefill, that left its draft KV cache behind."""
     first_token_s: float | None = None
     finish_s: float | None = None
     retractions: int = 0
@@ -93,6 +96,10 @@ class StepControl(Protocol):
         """A step ended that gave each of `requests` one token and so many accepted drafts."""
         ...
 
+    def prefill_gear(self, batch_size: int) -> str:
+        """The gear for which requests are prefilled when with them so many hold a slot."""
+        ...
+
     def on_prefill(self, now_s: float) -> None:
         """A prefill batch ran, until `now_s`."""
         ...
@@ -104,11 +111,15 @@ class Step(NamedTuple):
     arm: Arm
     batch_size: int
     context_tokens: int
-    after_cold: int
-    """Requests in it that had lived through a cold spell."""
+    harmed: tuple[int, int, int, int]
+    """Requests in it, by `Harm`."""
     switch_s: float
     """Seconds that the change of arm added."""
     probing: bool
+    prefilled: int = 0
+    """Requests whose prefill ended since the step before."""
+    draft_prefill_s: float = 0.0
+    """Seconds that the draft model's part of that took."""
 
 
 @dataclass(slots=True)
@@ -161,7 +172,7 @@ class VirtualEngine:
         self._step_s = {arm: cost.base_s.tolist() for arm, cost in self.costs.items()}
         self._noise = StepNoise(rng, self.config.noise)
         max_depth = max(depth for depth, _ in self.costs)
-        self._drafts = AcceptedDrafts(rng, acceptance, max_depth, self.config.after_cold_factor)
+        self._drafts = AcceptedDrafts(rng, acceptance, max_depth, self.config.after_off)
         self._arrivals: deque[Request] = deque()
         self._next_arrival_s = math.inf
         self._waiting: deque[Request] = deque()
@@ -169,9 +180,11 @@ class VirtualEngine:
         self._running: list[Request] = []
         size = self.config.max_running_requests
         self._left = np.zeros(size, dtype=np.int64)  # tokens to come, plus _offset
-        self._cold = np.zeros(size, dtype=bool)
+        self._harm = np.zeros(size, dtype=np.int8)  # of later steps, by Harm
+        self._stale = np.zeros(size, dtype=bool)
+        self._harmed = (0, 0, 0, 0)
+        self._prefilled, self._draft_prefill_s = 0, 0.0  # since the last decode step
         self._offset = 0
-        self._cold_count = 0
         self._surely_left = 0  # a lower bound of the fewest tokens any running request has to come
         self._reserved = 0  # tokens to come of all admitted requests, an upper bound
         self._last_arm: Arm | None = None
@@ -288,16 +301,23 @@ class VirtualEngine:
         return request
 
     def _end_prefill(self, tokens: int, done: list[Request]) -> None:
-        seconds = (self._prefill_cost.fixed_ms + tokens / 1000 * self._prefill_cost.ms_per_1k_tokens) / 1000
+        cost = self._prefill_cost
+        gear = self.control.prefill_gear(len(self._running) + len(done) + (self._partial is not None))
+        frozen = gear == "frozen"
+        draft_s = 0.0 if frozen else len(done) * cost.draft_ms_per_request / 1000
+        seconds = (cost.fixed_ms + tokens / 1000 * cost.ms_per_1k_tokens) / 1000 + draft_s
+        self._prefilled += len(done)
+        self._draft_prefill_s += draft_s
         self.now_s += seconds * self._noise.next()
         self.prefill_batches += 1
         self.prefill_tokens += tokens
         self.prefill_seconds += seconds
         self.control.on_prefill(self.now_s)
         for request in done:
-            self._join(request)
+            self._join(request, frozen=frozen)
+        self._count_harm()
 
-    def _join(self, request: Request) -> None:
+    def _join(self, request: Request, *, frozen: bool) -> None:
         """A prefilled request starts to decode; its prefill gave it one token."""
         request.generated += 1
         self.emitted_tokens += 1
@@ -313,7 +333,8 @@ class VirtualEngine:
             return
         n = len(self._running)
         self._left[n] = left + self._offset
-        self._cold[n] = request.cold = False  # its draft KV cache was prefilled too
+        self._stale[n] = request.cold = frozen  # otherwise its draft KV cache was prefilled too
+        self._harm[n] = Harm.FROZEN if frozen else Harm.NONE
         self._surely_left = min(self._surely_left, left) if n else left
         self._running.append(request)
 
@@ -342,7 +363,11 @@ class VirtualEngine:
             excess = self.context_tokens - batch_size * cost.mean_context
             step_s = max(0.1 * step_s, step_s + cost.per_token_s * excess)
         probing = self.control.probing
-        self.log.steps.append(Step(arm, batch_size, self.context_tokens, self._cold_count, switch_s, probing))
+        new = self._prefilled, self._draft_prefill_s
+        self._prefilled, self._draft_prefill_s = 0, 0.0
+        self.log.steps.append(
+            Step(arm, batch_size, self.context_tokens, self._harmed, switch_s, probing, *new)
+        )
         context = self.context_tokens
         accepted = self._accept(depth, batch_size)
         extra = sum(accepted)
@@ -353,9 +378,7 @@ class VirtualEngine:
         self.request_steps += batch_size
         self.proposed_drafts += batch_size * depth
         self.accepted_drafts += extra
-        if gear == "cold" and self._cold_count < batch_size:
-            self._cold[:batch_size] = True
-            self._cold_count = batch_size
+        self._leave_behind(batch_size, behind=gear in ("cold", "frozen"))
         self._offset += 1
         self._surely_left -= depth + 1
         self._reserved -= batch_size + extra
@@ -368,12 +391,37 @@ class VirtualEngine:
         if depth == 0:
             return [0] * batch_size
         drafts = self._drafts.take(self.now_s, depth, batch_size)
-        if self._cold_count:
-            after_cold = self._drafts.take_after_cold(depth, batch_size)
-            drafts = np.where(self._cold[:batch_size], after_cold, drafts)
+        if self._harmed[Harm.NONE] < batch_size:
+            kinds = self._kinds(batch_size)
+            for harm in (Harm.COLD, Harm.FROZEN, Harm.STALE):
+                if self._harmed[harm]:
+                    drawn = self._drafts.take(self.now_s, depth, batch_size, harm)
+                    drafts = np.where(kinds == harm, drawn, drafts)
         self._left[:batch_size] -= drafts
         counts: list[int] = drafts.tolist()
         return counts
+
+    def _leave_behind(self, batch_size: int, *, behind: bool) -> None:
+        """A step left the draft model of every running request behind, or kept it in step from there on."""
+        if behind and self._harmed[Harm.STALE] < batch_size:
+            self._stale[:batch_size] = True
+            self._harm[:batch_size] = np.maximum(self._harm[:batch_size], Harm.COLD)
+        elif not behind and self._harmed[Harm.STALE]:
+            self._stale[:batch_size] = False
+        else:
+            return
+        self._count_harm()
+
+    def _kinds(self, batch_size: int) -> npt.NDArray[np.int8]:
+        return np.where(self._stale[:batch_size], np.int8(Harm.STALE), self._harm[:batch_size])
+
+    def _count_harm(self) -> None:
+        n = len(self._running)
+        if self._harm[:n].any():
+            none, cold, frozen, stale = np.bincount(self._kinds(n), minlength=len(Harm)).tolist()
+            self._harmed = none, cold, frozen, stale
+        else:
+            self._harmed = n, 0, 0, 0
 
     def _sweep(self) -> bool:
         """Take out the requests that have emitted all their tokens; says whether there were any."""
@@ -402,17 +450,18 @@ class VirtualEngine:
         for i in at:
             request = self._running[i]
             request.generated = request.output_tokens - max(0, left[i])
-            request.cold = bool(self._cold[i])
+            request.cold = bool(self._harm[i])
             self.context_tokens -= request.prompt_tokens + request.generated
             self._reserved -= max(0, left[i])
         keep = np.ones(n, dtype=bool)
         keep[at] = False
         kept = int(keep.sum())
         self._left[:kept] = self._left[:n][keep] - self._offset
-        self._cold[:kept] = self._cold[:n][keep]
+        self._harm[:kept] = self._harm[:n][keep]
+        self._stale[:kept] = self._stale[:n][keep]
         self._offset = 0
-        self._cold_count = int(self._cold[:kept].sum())
         self._running = [r for r, stays in zip(self._running, keep.tolist(), strict=True) if stays]
+        self._count_harm()
         self._surely_left = int(self._left[:kept].min()) if kept else 0
 
     def _retract(self) -> None:

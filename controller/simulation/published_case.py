@@ -71,7 +71,7 @@ def derive(name: str) -> dict[str, Any]:
             row: {str(b): round(curve.seconds(b, p) * 1e3, 3) for b in BATCH_SIZES}
             for row, curve in rows.items()
         },
-        "prefill": {"fixed_ms": 0, "ms_per_1k_tokens": 0},
+        "prefill": {"fixed_ms": 0, "ms_per_1k_tokens": 0, "draft_ms_per_request": 0},
         "notes": "Not measured: derived from published throughput; published_case.py beside this folder says "
         f"how (p = {p:.3f}). Prefill costs nothing here: it is in the published throughput already.",
     }

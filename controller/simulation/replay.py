@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from controller.simulation.acceptance import Acceptance
+from controller.simulation.acceptance import Acceptance, AfterOff
 from controller.simulation.accounting import Accountant, Totals
 from controller.simulation.arms import Arm
 from controller.simulation.arrivals import Trace
@@ -97,7 +97,7 @@ def replay_arm(scenario: Scenario, name: str, arm: Arm, progress: Progress | Non
 
     A server that never drafts again is not harmed by a cold spell, so for the oracle beside it none counts.
     """
-    unharmed = dataclasses.replace(scenario.engine, after_cold_factor=1.0)
+    unharmed = dataclasses.replace(scenario.engine, after_off=AfterOff(1.0, 1.0, 1.0))
     scenario = dataclasses.replace(scenario, engine=unharmed)
     return _replay(scenario, name, engine_of(scenario, FixedControl(arm)), None, progress)
 
@@ -126,7 +126,8 @@ def _replay(
     sidecar: VirtualSidecar | None,
     progress: Progress | None,
 ) -> Run:
-    accountant = Accountant(engine.costs, scenario.acceptance, engine.config.after_cold_factor)
+    draft_prefill_s = scenario.profile.prefill.draft_ms_per_request / 1000
+    accountant = Accountant(engine.costs, scenario.acceptance, engine.config.after_off, draft_prefill_s)
     clock = _Clock(scenario, engine, accountant)
     samples: list[Sample] = []
     decisions: list[Decision] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -26,8 +27,10 @@ def run_to_json(run: Run, baselines: Mapping[str, Arm]) -> dict[str, Any]:
     return {
         "regret": totals.regret,
         "regret_with_cold_harm": totals.regret_with_cold_harm,
+        "regret_with_draft_prefill": totals.regret_with_draft_prefill,
         "decode_seconds": totals.spent_s,
         "oracle_seconds": totals.oracle_s,
+        "draft_prefill_seconds": totals.draft_prefill_s,
         "lost_seconds": lost_to_json(totals.losses),
         "against": against,
         "against_best_fixed": max(known, default=None),
@@ -58,6 +61,7 @@ def lost_to_json(losses: Losses) -> dict[str, Any]:
         "switches": losses.switches_s,
         "probes": losses.probes_s,
         "not_going_cold": losses.cold_s,
+        "first_steps_after_off": losses.stale_s,
         "late_after_a_shift": losses.late_s,
         "other_arms": losses.arms_s,
         "wrong_arms_by_batch": {str(batch): lost_s for batch, lost_s in by_batch},
@@ -79,7 +83,8 @@ def scenario_to_json(scenario: Scenario, acceptance: str) -> dict[str, Any]:
             "reordered": trace.reordered,
         },
         "acceptance": acceptance,
-        "after_cold_factor": engine.after_cold_factor,
+        "draft_prefill_ms_per_request": scenario.profile.prefill.draft_ms_per_request,
+        "after_off": dataclasses.asdict(engine.after_off),
         "plain_decode": engine.plain_decode,
         "max_running_requests": engine.max_running_requests,
         "kv_tokens": engine.kv_tokens,

@@ -25,9 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from controller.simulation.acceptance import parse_acceptance
+from controller.simulation.acceptance import AFTER_OFF, parse_acceptance
 from controller.simulation.arrivals import Arrival, Trace
 from controller.simulation.cost_profile import CostProfile, parse_profile
+from controller.simulation.engine import EngineConfig
 from controller.simulation.replay import Scenario, fixed_arms, replay_policy
 from controller.simulation.replay_command import guarded
 from controller.simulation.report import run_to_json
@@ -128,19 +129,20 @@ def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
     return float(math.exp(rng.uniform(math.log(low), math.log(high))))
 
 
-def replay(world: tuple[int, int, str]) -> dict[str, Any]:
+def replay(world: tuple[int, int, str, str]) -> dict[str, Any]:
     """One world under one policy, from a cold start; and what was drawn."""
-    seed, index, policy = world
+    seed, index, policy, after_off = world
     rng = np.random.default_rng([seed, index])
     machine, acceptance = draw_machine(rng), draw_acceptance(rng)
-    scenario = Scenario(
-        machine.profile(), draw_load(rng, machine), parse_acceptance(acceptance), seed=seed + index
-    )
+    engine = EngineConfig(after_off=AFTER_OFF[after_off])
+    load = draw_load(rng, machine)
+    scenario = Scenario(machine.profile(), load, parse_acceptance(acceptance), engine, seed + index)
     run = replay_policy(scenario, guarded(policy)[1])
     return {
         "world": index,
         "machine": {name: _short(value) for name, value in vars(machine).items()},
         "acceptance": acceptance,
+        "after_off": after_off,
         **run_to_json(run, fixed_arms(scenario)),
     }
 
@@ -151,6 +153,7 @@ def _short(value: Any) -> Any:
 
 FIGURES: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
     "regret against the oracle, %": lambda r: 100 * r["regret"],
+    "the same, lasting harm of cold charged, %": lambda r: 100 * r["regret_with_cold_harm"],
     "worse than the best fixed, %": lambda r: 100 * r["against_best_fixed"],
     "probes, % of decode time": lambda r: 100 * r["probe_share"],
     "switches a minute, median": lambda r: r["switches"]["per_minute_median"] or 0,
@@ -220,6 +223,7 @@ def main() -> None:
     options.add_argument("--worlds", type=int, default=16)
     options.add_argument("--world", type=int, help="this one alone")
     options.add_argument("--policy", default="goodput")
+    options.add_argument("--after-off", choices=tuple(AFTER_OFF), default="measured")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--jobs", type=int, default=2)
     options.add_argument("--out", type=Path, help="where to write OUT.json and OUT.md")
@@ -228,7 +232,7 @@ def main() -> None:
     began_s = time.monotonic()
     results: list[dict[str, Any]] = []
     with ProcessPoolExecutor(given.jobs) as pool:
-        for result in pool.map(replay, [(given.seed, index, given.policy) for index in indices]):
+        for result in pool.map(replay, [(given.seed, i, given.policy, given.after_off) for i in indices]):
             results.append(result)
             sys.stdout.write(
                 f"{len(results)}/{len(indices)}, {time.monotonic() - began_s:.0f} s: {line(result)}\n"

@@ -1,9 +1,10 @@
 """What could be reached: a policy that knows every cost and acceptance, but must see a shift in its counts.
 
-At each batch size it takes the best arm that harms no request (of the profile's own figures, at the profile's
-mean context).  When acceptance shifts it goes on with the table of before until `ENOUGH` request-steps with
-drafts were reported since: where that table drafts this takes one tick, where it is off it waits for a batch
-at which it drafts (it does not probe).  It pays for its switches and for its tick, as every policy does.
+At each batch size it takes the best arm of the profile's own figures, at the profile's mean context, with
+one gear for off: warm, which harms no request, or another. When acceptance shifts it goes on with the table
+of before until `ENOUGH` request-steps with drafts were reported since: where that table drafts this takes
+one tick, where it is off it waits for a batch at which it drafts (it does not probe). It pays for its
+switches, for its tick, and for what its off does to requests, as every policy does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from controller.simulation.acceptance import Phase, expected_tokens, survival
-from controller.simulation.arms import OFF_COLD, OFF_WARM, ArmCost
+from controller.simulation.arms import OFF_WARM, ArmCost
 from controller.simulation.arms import Arm as Key
 from controller.simulation.controls import FixedControl
 from controller.simulation.replay import Scenario, engine_of
@@ -28,10 +29,11 @@ class Informed:
 
     name = "informed"
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, off: Key = OFF_WARM) -> None:
         self._acceptance = scenario.acceptance
         costs = engine_of(scenario, FixedControl(OFF_WARM)).costs
-        self._tables = {phase: best_table(costs, phase) for phase in scenario.acceptance.phases}
+        phases = scenario.acceptance.phases
+        self._tables = {phase: best_table(costs, phase, off) for phase in phases}
         self._shown = scenario.acceptance.at(0.0)
         self._seen = 0.0
         self._now_s = 0.0
@@ -49,12 +51,12 @@ class Informed:
         return Decision(Action.GOVERN, Reason.EXTERNAL, "knows", self._tables[self._shown])
 
 
-def best_table(costs: Mapping[Key, ArmCost], phase: Phase) -> Schedule:
-    """The harmless arm with the most tokens per second at every batch size."""
-    arms = [arm for arm in costs if arm != OFF_COLD or OFF_WARM not in costs]
-    tokens = expected_tokens(survival(phase.positions, max(depth for depth, _ in arms)))
+def best_table(costs: Mapping[Key, ArmCost], phase: Phase, off: Key) -> Schedule:
+    """The arm with the most tokens per second at every batch size, with `off` for off."""
+    arms = [arm for arm in costs if arm[0] or arm == off]
+    tokens = expected_tokens(survival(phase.positions, max(depth for depth, _ in costs)))
     rows: list[tuple[int, Key]] = []
-    for batch in range(1, len(costs[arms[0]].base_s)):
+    for batch in range(1, len(next(iter(costs.values())).base_s)):
         rates = {arm: float(tokens[arm[0]] / costs[arm].base_s[batch]) for arm in arms}
         best = max(arms, key=rates.__getitem__)
         if not rows or rates[best] > TIE * rates[rows[-1][1]]:

@@ -49,7 +49,7 @@ def compare(levels: Sequence[int] | None = None, measure_s: float = 30.0) -> Ite
 def _run(bench: Bench, arm: str) -> list[ClosedLoopResult]:
     if arm == "native":
         return bench.native()
-    off = {"plain": (0, "cold"), "depth_0": (0, "warm")}
+    off = {"plain": (0, "frozen"), "depth_0": (0, "warm")}
     return bench.hold(off.get(arm) or (int(arm.removeprefix("depth_")), "on"))
 
 

@@ -40,16 +40,10 @@ def test_a_position_never_seen_takes_the_one_before_and_is_unsure() -> None:
 
 
 def test_requests_from_a_cold_spell_are_kept_apart() -> None:
-    """They accept 10 of 100; the clean ones 80 of 100; neither moves the other."""
+    """They accept 10 of 100; the clean ones 80 of 100, and only those count."""
     survival = Survival()
     survival.observe([cell(1, (20, 80), (90, 10))], 1.0)
     assert survival.conditional(1)[0][0] == pytest.approx((80 + 2) / 104)
-    assert survival.after_cold(1)[0] == pytest.approx(10 / 104)
-
-
-def test_until_seen_requests_from_a_cold_spell_accept_nothing() -> None:
-    """The cautious guess."""
-    assert list(Survival().after_cold(3)) == [0.0, 0.0, 0.0]
 
 
 def test_a_drop_raises_the_alarm_and_is_learned_at_once() -> None:

@@ -82,7 +82,7 @@ def test_what_was_learned_survives_as_json() -> None:
         (("acceptance", "exposed"), [0.0, 0.0, 0.0, 0.0]),
         (("step_cost", "cells"), [[5, 1, "on", 1, 1, 1, 1, 1]]),
         (("step_cost", "slopes"), [[1, "cold", 0, 0, 0]]),
-        (("gears", "rises"), -1),
+        (("gears", "cold_rises"), -1),
         (("load",), None),
     ],
 )

@@ -10,7 +10,7 @@ from policies.gears import ColdLedger
 from policies.load import Load, grid
 from policies.selection import Surface, choose
 from policies.step_cost import KNOTS
-from policies.types import OFF_COLD, Arm, CellDelta, Row, Schedule
+from policies.types import OFF_COLD, Arm, CellDelta, Gear, Row, Schedule
 
 
 def scene(value: list[list[float]], **changed: object) -> Surface:
@@ -143,14 +143,53 @@ def test_switches_between_ticks_teach_how_many_crossings_ticks_do_not_show() -> 
 def test_what_cold_costs_later_is_measured() -> None:
     """A rise, after which half the request-steps draft nothing though 1.8 tokens were expected.
 
-    1 s at depth 1, half of it after cold, 1 - 1 / 1.8 = 0.44: 0.22 s lost; the prior is 20 steps.
+    1 s at depth 1, half of it after cold, 1 - 1 / 1.8 = 0.44: 0.22 s lost; the prior is one step.
     """
     survival = Survival()
     survival.observe([CellDelta(8, Arm(1), 500, 4000, 7200, (800, 3200), (0, 0), 0, 0.0, 0.0, 0, 0)], 1.0)
     ledger = ColdLedger()
     ledger.observe([cell(8, 100)], [0.5], survival)
     ledger.observe([cell(8, 100, Arm(1), after_cold=400)], [1.0], survival)
-    assert ledger.rises == 1.0
-    assert ledger.lost_s == pytest.approx(0.5 * (1 - 1 / 1.8), rel=0.01)
-    mean_s = (ledger.lost_s + 0.3 * 0.2) / 1.3
-    assert ledger.loss_s(0.01) == pytest.approx(mean_s * (1 + 2**-0.5))
+    price = ledger.prices[Gear.COLD]
+    assert price.rises == 1.0
+    assert price.lost_s == pytest.approx(0.5 * (1 - 1 / 1.8), rel=0.01)
+    mean_s = (price.lost_s + 0.3 * 0.01) / 1.3
+    assert ledger.loss_s(Gear.COLD, 0.01) == pytest.approx(mean_s * (1 + 2**-0.5))
+
+
+def test_rises_from_cold_and_from_frozen_are_priced_apart() -> None:
+    """A rise from frozen that lost half a second is put down to frozen; cold stays at its prior of a step."""
+    survival, frozen = Survival(), Arm(0, Gear.FROZEN)
+    survival.observe([CellDelta(8, Arm(1), 500, 4000, 7200, (800, 3200), (0, 0), 0, 0.0, 0.0, 0, 0)], 1.0)
+    ledger = ColdLedger()
+    ledger.observe([cell(8, 100, frozen)], [0.5], survival)
+    ledger.observe([cell(8, 100, Arm(1), after_cold=400)], [1.0], survival)
+    assert ledger.prices[Gear.FROZEN].rises == 1.0
+    assert ledger.prices[Gear.COLD].rises == 0.0
+    assert ledger.loss_s(Gear.COLD, 0.01) == pytest.approx(0.01 * 2)
+    assert ledger.loss_s(Gear.FROZEN, 0.01) > 0.2
+    assert ledger.loss_s(Gear.WARM, 0.01) == 0.0
+
+
+def test_a_draft_that_suffers_for_long_is_found_out_with_the_first_rises() -> None:
+    """Believed: a step of 10 ms a rise.  Three rises that lost 0.2 s each: believed to cost more."""
+    survival = Survival()
+    survival.observe([CellDelta(8, Arm(1), 500, 4000, 7200, (800, 3200), (0, 0), 0, 0.0, 0.0, 0, 0)], 1.0)
+    ledger = ColdLedger()
+    assert ledger.loss_s(Gear.COLD, 0.01) == pytest.approx(0.02)
+    for _ in range(3):
+        ledger.observe([cell(8, 100)], [0.5], survival)
+        ledger.observe([cell(8, 100, Arm(1), after_cold=360)], [1.0], survival)
+    assert 0.2 < ledger.loss_s(Gear.COLD, 0.01) < 0.4
+
+
+def test_requests_that_draft_as_before_after_cold_cost_nothing_whatever_acceptance_did_since() -> None:
+    """After cold 0.8 of the drafts are accepted, then 0.3, as of those that were never cold: no loss."""
+    survival, ledger = Survival(), ColdLedger()
+    for accepted in (800, 300):
+        counts = (1000 - accepted, accepted)
+        both = CellDelta(8, Arm(1), 250, 2000, 2000 + 2 * accepted, counts, counts, 0, 0.0, 0.0, 0, 0)
+        for _ in range(5):
+            survival.observe([both], 1.0)
+            ledger.observe([both], [1.0], survival)
+    assert abs(ledger.prices[Gear.COLD].lost_s) < 0.02

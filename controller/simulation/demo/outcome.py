@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from controller.simulation.acceptance import Acceptance
-from controller.simulation.arms import OFF_COLD, OFF_WARM, Arm
+from controller.simulation.arms import OFF_COLD, OFF_FROZEN, OFF_WARM, Arm
 from controller.simulation.controls import FixedControl
 from controller.simulation.cost_profile import CostProfile
 from controller.simulation.demo.load import Phase
@@ -60,7 +60,7 @@ def held_arm(
 
 def off_arm(arms: Sequence[Arm]) -> Arm:
     """What a server without speculation runs, as far as the profile has it."""
-    return OFF_COLD if OFF_COLD in arms else OFF_WARM
+    return next(arm for arm in (OFF_FROZEN, OFF_COLD, OFF_WARM) if arm in arms)
 
 
 def compare(phases: Sequence[Phase], arms: dict[str, Trajectory]) -> list[dict[str, Any]]:

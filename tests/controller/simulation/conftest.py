@@ -23,7 +23,7 @@ PROFILE: dict[str, Any] = {
         "depth_1": {"1": 15, "2": 24, "4": 42},
         "depth_2": {"1": 16, "2": 28, "4": 52},
     },
-    "prefill": {"fixed_ms": 5, "ms_per_1k_tokens": 10},
+    "prefill": {"fixed_ms": 5, "ms_per_1k_tokens": 10, "draft_ms_per_request": 0},
 }
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from controller.simulation.acceptance import expected_tokens, parse_acceptance, survival
+from controller.simulation.acceptance import AfterOff, Harm, expected_tokens, parse_acceptance, survival
 from controller.simulation.draws import AcceptedDrafts, StepNoise
 
 
@@ -47,16 +47,30 @@ def test_a_bad_acceptance_is_refused(text):
 
 def test_drawn_drafts_have_the_survival_asked_for():
     """200 000 draws at depth 3: the share with at least j accepted is S(j) within four standard errors."""
-    drafts = AcceptedDrafts(np.random.default_rng(1), parse_acceptance("0.8/0.5"), 4, 0.5)
+    drafts = AcceptedDrafts(np.random.default_rng(1), parse_acceptance("0.8/0.5"), 4, AfterOff())
     drawn = np.concatenate([drafts.take(0.0, 3, 100) for _ in range(2000)])
     for j, expected in enumerate((0.8, 0.4, 0.2), start=1):
         assert (drawn >= j).mean() == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 200_000))
     assert drawn.max() == 3
 
 
+def test_requests_that_were_left_behind_are_drawn_for_by_their_own_factor():
+    """p = 0.8: nothing in the first step, 0.4 after cold, 0.2 after frozen, within four standard errors."""
+    after = AfterOff(first_step=0.0, cold=0.5, frozen=0.25)
+    drafts = AcceptedDrafts(np.random.default_rng(1), parse_acceptance("0.8"), 1, after)
+    for harm, expected in ((Harm.NONE, 0.8), (Harm.COLD, 0.4), (Harm.FROZEN, 0.2), (Harm.STALE, 0.0)):
+        drawn = drafts.take(0.0, 1, 10_000, harm)
+        assert drawn.mean() == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 10_000)), harm
+
+
+def test_the_first_step_after_cold_accepts_nothing_and_later_ones_nearly_all():
+    """The defaults: what the trained pair showed (docs/results/after-cold.md)."""
+    assert AfterOff().factors() == (1.0, 0.99, 0.97, 0.0)
+
+
 def test_a_new_phase_is_drawn_from_at_once():
     """Blocks are drawn ahead; the rest of a block must not outlive its phase."""
-    drafts = AcceptedDrafts(np.random.default_rng(1), parse_acceptance("1@0,0@10"), 2, 0.5)
+    drafts = AcceptedDrafts(np.random.default_rng(1), parse_acceptance("1@0,0@10"), 2, AfterOff())
     assert drafts.take(9.99, 2, 3).tolist() == [2, 2, 2]
     assert drafts.take(10.0, 2, 3).tolist() == [0, 0, 0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from controller.simulation.acceptance import AfterOff
 from controller.simulation.controls import HookControl
 from controller.simulation.engine import Request
 from sglang_hooks.schedule import Command, Probe, Row, Schedule
@@ -47,7 +48,7 @@ def test_telemetry_has_the_engines_own_times(make_engine):
 def test_requests_that_lived_through_cold_are_counted_apart(make_engine):
     """Off and cold at two requests; when the first is alone again its drafts are `accepted_after_cold`."""
     control = governed((1, 1, "on"), (2, 0, "cold"))
-    engine = make_engine(control, after_cold_factor=0.0)
+    engine = make_engine(control, after_off=AfterOff(cold=0.0, frozen=0.0))
     engine.submit(Request(0, 0.0, 10, 30))
     engine.submit(Request(1, 0.0, 10, 4))
     engine.run_until(10)

@@ -79,8 +79,9 @@ def test_off_is_plain_with_plain_decoding_and_sglangs_own_without():
     """The arms are the rows that are there; without plain decoding and a skip row there is no cold gear."""
     profile = parse_profile(PROFILE)
     assert arm_rows(profile)[0, "cold"] == "plain"
-    assert (0, "cold") not in arm_rows(profile, plain_decode=False)
-    assert list(arm_rows(profile)) == [(0, "warm"), (0, "cold"), (1, "on"), (2, "on")]
+    assert arm_rows(profile)[0, "frozen"] == "plain"
+    assert not {(0, "cold"), (0, "frozen")} & set(arm_rows(profile, plain_decode=False))
+    assert list(arm_rows(profile)) == [(0, "warm"), (0, "cold"), (0, "frozen"), (1, "on"), (2, "on")]
 
 
 def test_the_warm_gear_of_the_plugin_has_its_own_row():
@@ -106,6 +107,11 @@ def test_the_warm_gear_of_the_plugin_has_its_own_row():
         (("step_ms", "plain", "1"), float("nan"), "step_ms.plain.1 must be a finite number > 0, got nan"),
         (("prefill",), {"fixed_ms": -1}, "prefill.fixed_ms must be a finite number >= 0, got -1"),
         (("prefill",), {"fixed_ms": 1}, "prefill.ms_per_1k_tokens must be a finite number >= 0, got None"),
+        (
+            ("prefill",),
+            {"fixed_ms": 1, "ms_per_1k_tokens": 1, "draft_ms_per_request": "x"},
+            "prefill.draft_ms_per_request must be a finite number >= 0, got 'x'",
+        ),
         (
             ("context",),
             {"ms_per_million_tokens": {"x": 1}},

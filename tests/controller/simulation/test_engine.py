@@ -6,12 +6,16 @@ a prefill costs 5 ms and 10 ms per 1000 tokens.  No noise; acceptance 0 or 1 lea
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.simulation.acceptance import AfterOff, parse_acceptance
 from controller.simulation.controls import FixedControl
-from controller.simulation.engine import Request
+from controller.simulation.engine import EngineConfig, Request, VirtualEngine
 
 
 def run(engine, *requests, until_s=100.0):
@@ -114,11 +118,69 @@ def test_a_request_drafts_badly_after_a_cold_spell_until_it_ends(make_engine):
         def arm_for(self, batch_size):
             return next(arms)
 
-    engine = make_engine(Script((0, "cold")), acceptance="1", after_cold_factor=0.0)
+    engine = make_engine(Script((0, "cold")), acceptance="1", after_off=AfterOff(cold=0.0, frozen=0.0))
     early, late = Request(0, 0.0, 1000, 20), Request(1, 0.030, 1000, 20)
     run(engine, early, late)
     assert engine.accepted_drafts == 10  # 19 tokens to decode, two a step: the late one's ten steps
     assert (early.cold, late.cold) == (True, False)
+
+
+class Arms(FixedControl):
+    """One arm after the other, the last for ever; requests are prefilled for `prefill`."""
+
+    def __init__(self, *arms, prefill="on"):
+        super().__init__(arms[-1])
+        self._arms, self._prefill = list(arms), prefill
+
+    def arm_for(self, batch_size):
+        return self._arms.pop(0) if self._arms else self._arm
+
+    def prefill_gear(self, batch_size):
+        return self._prefill
+
+
+@pytest.mark.parametrize("gear", ["cold", "frozen"])
+def test_the_first_drafting_step_after_a_cold_spell_accepts_nothing(make_engine, gear):
+    """Its drafts are left over: of 12 tokens 2 off, 1 in the first step at depth 2, then three a step."""
+    engine = make_engine(Arms((0, gear), (0, gear), (2, "on")), acceptance="1", after_off=AfterOff(cold=1.0))
+    run(engine, Request(0, 0.0, 1000, 13))
+    assert [step.harmed for step in engine.log.steps] == [
+        (1, 0, 0, 0), (0, 0, 0, 1), (0, 0, 0, 1), (0, 1, 0, 0), (0, 1, 0, 0), (0, 1, 0, 0),
+    ]  # fmt: skip
+    assert engine.accepted_drafts == 6
+
+
+def test_a_warm_step_after_a_cold_one_makes_the_drafts_anew(make_engine):
+    """Warm's draft-extend leaves drafts for the step behind it: of 11 tokens 2 off, then three a step."""
+    engine = make_engine(
+        Arms((0, "cold"), (0, "warm"), (2, "on")), acceptance="1", after_off=AfterOff(cold=1.0)
+    )
+    run(engine, Request(0, 0.0, 1000, 12))
+    assert [step.harmed for step in engine.log.steps][2:] == [(0, 1, 0, 0)] * 3
+    assert engine.accepted_drafts == 6
+
+
+def test_a_request_that_was_prefilled_frozen_has_neither_drafts_nor_prompt(make_engine):
+    """It is harmed from its first step on: nothing is accepted there, then with the factor of frozen."""
+    after = AfterOff(cold=1.0, frozen=0.0)
+    engine = make_engine(Arms((1, "on"), prefill="frozen"), acceptance="1", after_off=after)
+    run(engine, Request(0, 0.0, 1000, 4))
+    assert [step.harmed for step in engine.log.steps] == [(0, 0, 0, 1), (0, 0, 1, 0), (0, 0, 1, 0)]
+    assert engine.accepted_drafts == 0
+
+
+def test_the_draft_models_prefill_takes_its_time_but_for_frozen(profile):
+    """2 ms a request: two of 500 tokens in one batch take 5 + 10 + 4 ms, frozen 5 + 10."""
+    prefill = dataclasses.replace(profile.prefill, draft_ms_per_request=2.0)
+    slower = dataclasses.replace(profile, prefill=prefill)
+    for gear, first_token_s in (("cold", 0.019), ("frozen", 0.015)):
+        quiet = EngineConfig(noise=0.0, switch_s=0.0)
+        rng = np.random.default_rng(1)
+        engine = VirtualEngine(slower, parse_acceptance("1"), FixedControl((0, gear)), rng, quiet)
+        first, second = run(engine, Request(0, 0.0, 500, 2), Request(1, 0.0, 500, 2))
+        assert (first.first_token_s, second.first_token_s) == pytest.approx((first_token_s,) * 2)
+        assert engine.log.steps[0].prefilled == 2
+        assert engine.log.steps[0].draft_prefill_s == pytest.approx(first_token_s - 0.015)
 
 
 def test_warm_off_does_no_harm(make_engine):
@@ -129,7 +191,7 @@ def test_warm_off_does_no_harm(make_engine):
         def arm_for(self, batch_size):
             return next(arms)
 
-    engine = make_engine(Script((0, "warm")), acceptance="1", after_cold_factor=0.0)
+    engine = make_engine(Script((0, "warm")), acceptance="1", after_off=AfterOff(cold=0.0, frozen=0.0))
     run(engine, Request(0, 0.0, 1000, 20))
     assert engine.accepted_drafts == 9  # 19 tokens, one in the warm step, then two a step
 
@@ -157,7 +219,7 @@ def test_the_same_seed_gives_the_same_run(make_engine):
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=30),
     gap_ms=st.integers(0, 50),
-    arm=st.sampled_from([(0, "cold"), (0, "warm"), (1, "on"), (2, "on")]),
+    arm=st.sampled_from([(0, "frozen"), (0, "cold"), (0, "warm"), (1, "on"), (2, "on")]),
     kv_tokens=st.integers(100, 400),
     slots=st.integers(1, 8),
 )

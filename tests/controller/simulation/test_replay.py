@@ -66,7 +66,7 @@ def test_a_policy_that_hands_back_leaves_sglangs_own_rule_in_charge(scenario):
     assert run.samples[-1].plan_changes == 0
     assert run.schedule is None
     assert run.totals.used_s[0, "warm"] > 0
-    assert run.totals.used_s[0, "cold"] == 0
+    assert run.totals.used_s[0, "cold"] == run.totals.used_s[0, "frozen"] == 0
 
 
 def test_a_replay_is_the_same_every_time(scenario):
@@ -90,10 +90,10 @@ def test_acceptance_that_drifts_is_accounted_phase_by_phase():
 
 
 def test_the_fixed_arms_are_those_of_the_profile():
-    """always_off is the server without speculation; FA3 was measured at 1, 2 and 4."""
+    """always_off is a server without speculation, nor a draft prefill; FA3 was measured at 1, 2 and 4."""
     case = Scenario(load_profile("h200_llama8b_fa3"), trace(1, 1.0), parse_acceptance("0.5"))
     assert fixed_arms(case) == {
-        "always_off": (0, "cold"),
+        "always_off": (0, "frozen"),
         "depth_1": (1, "on"),
         "depth_2": (2, "on"),
         "depth_4": (4, "on"),
