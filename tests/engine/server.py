@@ -73,6 +73,9 @@ speculation at one depth; `tree`: with two candidates per position; `sync`: spec
 scheduler; `overlap`: with it; `eagle`, `nextn`, `standalone`, `ngram`: with it, by other algorithms than
 EAGLE3; `tp2`, `dp2`, `tp4`: with it, on several ranks."""
 
+ON_REQUEST = dict.fromkeys(("eagle", "standalone", "ngram"), "SPECGOV_ALGORITHMS") | {"tp4": "SPECGOV_TP4"}
+"""Modes that cost more than every run of CI should pay, and the variable that, set to 1, runs them."""
+
 MODELS = {
     # mode: (target, draft), where they are not "target" and "draft"
     "tp4": ("target-kv4", "draft-kv4"),
