@@ -56,7 +56,7 @@ def _row(version, source, runs):
         _names(source["governing"]),
         _plain_decode(version, source["plain_decode"]),
         _loaded(runs.get("plugin")),
-        _engine(version, runs),
+        _engine(version, runs.get("cpu", {})),
         _gpu(runs.get("gpu")),
         str(len(faults_of(version)) or "none"),
     )
@@ -77,10 +77,9 @@ def _loaded(run):
     return f"{run['hooks']} hooks applied" if run["hooks"] else f"no: {run['why']}"
 
 
-def _engine(version, runs):
+def _engine(version, modes):
     said = ["all of `make test-engine`, at every run of CI"] if version == INSTALLED else []
-    said += [f"no: {runs['cpu_why_not']}"] if "cpu_why_not" in runs else []
-    for mode, counts in sorted(runs.get("cpu", {}).items()):
+    for mode, counts in sorted(modes.items()):
         failed = f", **{counts['failed']} failed**" if counts["failed"] else ""
         said.append(f"{mode}: {counts['passed']} passed{failed}")
     return "; ".join(said) or "not run"

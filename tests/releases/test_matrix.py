@@ -63,13 +63,6 @@ def test_differing_names_and_failed_tests_are_shown():
     ]
 
 
-def test_a_release_that_cannot_run_on_a_cpu_says_why():
-    """The reason that was seen, in place of counts."""
-    runs = {"0.5.16": {"cpu_why_not": "its attention knows no CPU"}}
-    row = cells(matrix.table(NOTHING_RAN, runs).splitlines()[2])
-    assert row[4] == "no: its attention knows no CPU"
-
-
 def test_a_newest_release_that_fits_leads_to_running_it():
     """Status 0, and the next step."""
     lines, status = latest.report("9.9.9", SourceCheck((), ()))
