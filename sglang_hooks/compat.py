@@ -109,7 +109,7 @@ PLAIN_DECODE_TARGETS = (
     ),
     Target(
         _SRT + "managers.overlap_utils.FutureMap",
-        attributes=("needs_cpu_seq_lens", "new_seq_lens_buf", "output_tokens_buf"),
+        attributes=("needs_cpu_seq_lens", "new_seq_lens_buf", "output_tokens_buf", "topk_p_buf"),
     ),
     Target(
         _SRT + "managers.schedule_batch.ScheduleBatch",

@@ -247,16 +247,17 @@ class PlainDecodeHooks:
         """Relay the next token alone when nothing was drafted, leaving the draft's rows as they are.
 
         Every row was written by its request's prefill (by a stub when frozen), so what is left there is
-        a token of the vocabulary and finite hidden states.  Releases from 0.5.20 on do this themselves.
+        a token of the vocabulary and finite hidden states.  Releases from 0.5.22 on do this themselves, for
+        requests that leave their staging area, by whose function they are told apart.
         """
         if (
             self._zero is None
             or payload.topk_p is not None
             or future_map.spec_algo.is_none()
-            or hasattr(future_map, "_maybe_init_forward_bufs")
+            or hasattr(future_map, "make_staged_spec_input")
         ):
             return original(future_map, future_indices, payload)
-        if future_map._forward_buf_initialized:
+        if getattr(future_map, "topk_p_buf", None) is not None:
             tokens = future_map.output_tokens_buf
             tokens[future_indices] = payload.bonus_tokens.to(tokens.dtype)
             return None

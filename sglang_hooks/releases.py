@@ -11,7 +11,7 @@ from dataclasses import dataclass
 SUPPORTED = ("0.5.16", "0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
 """Releases whose source has everything that governing touches, ascending."""
 
-PLAIN_DECODE = ("0.5.17", "0.5.23")
+PLAIN_DECODE = ("0.5.17", "0.5.21", "0.5.22", "0.5.23")
 """Those on which plain decoding at depth 0 passed its tests; elsewhere depth 0 stays SGLang's own."""
 
 

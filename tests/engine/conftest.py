@@ -1,6 +1,7 @@
 """Fixtures of the tests that run on the real SGLang on CPU; one server at a time, shared per mode."""
 
 import contextlib
+import os
 import signal
 
 import httpx
@@ -8,7 +9,7 @@ import pytest
 
 from tests.engine.environment import EngineUnavailableError, engine_python, models_folder
 from tests.engine.run_record import pytest_runtest_logreport, pytest_sessionfinish
-from tests.engine.server import MODES, Server
+from tests.engine.server import MODES, ON_REQUEST, Server
 
 __all__ = ["pytest_runtest_logreport", "pytest_sessionfinish"]
 
@@ -19,11 +20,17 @@ def pytest_collection_modifyitems(items):
     for item in here:
         item.add_marker(pytest.mark.engine)
         item.add_marker(pytest.mark.timeout(1200))
+        variable = ON_REQUEST.get(mode_of(item))
+        if variable and os.environ.get(variable) != "1":
+            item.add_marker(pytest.mark.skip(reason=f"runs with {variable}=1"))
     order = {mode: i for i, mode in enumerate(MODES)}
-    here.sort(
-        key=lambda item: order.get(getattr(item, "callspec", None) and item.callspec.params.get("server"), -1)
-    )
+    here.sort(key=lambda item: order.get(mode_of(item), -1))
     items[:] = [item for item in items if item not in here] + here
+
+
+def mode_of(item):
+    """The mode of a test's shared server; None: it has none."""
+    return item.callspec.params.get("server") if hasattr(item, "callspec") else None
 
 
 @pytest.fixture(scope="session")

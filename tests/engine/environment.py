@@ -14,6 +14,8 @@ SGLANG = os.environ.get("SPECGOV_ENGINE_SGLANG") or INSTALLED
 """The release to test."""
 OLDER = ("transformers==5.12.1", "tokenizers==0.22.2")
 """What releases before 0.5.22 pin, and cannot be imported without."""
+MAKERS = ("make_models.py", "make_other_drafts.py")
+"""Scripts that write the models into a folder, in their order."""
 HERE = Path(__file__).parent
 REMEDY = "every test that needs no real SGLang runs with `make test-fast`"
 
@@ -73,11 +75,12 @@ def _release_of(python):
 
 
 def models_folder(python):
-    """The tiny models, made by `make_models.py` if need be."""
-    folder = cache_folder() / f"models-{_fingerprint('make_models.py')}"
+    """The tiny models, made by the scripts `MAKERS` if need be."""
+    folder = cache_folder() / f"models-{_fingerprint(*MAKERS)}"
     with _Locked(folder.with_name(f"{folder.name}.lock")):
         if not (folder / ".complete").exists():
-            _run([python, HERE / "make_models.py", folder], "the models could not be made")
+            for maker in MAKERS:
+                _run([python, HERE / maker, folder], "the models could not be made")
             (folder / ".complete").touch()
     return folder
 
@@ -109,9 +112,10 @@ def _run(command, failure):
     return done.stdout.strip()
 
 
-def _fingerprint(name):
+def _fingerprint(*names):
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return hashlib.sha256((HERE / name).read_bytes() + version.encode()).hexdigest()[:10]
+    content = b"".join((HERE / name).read_bytes() for name in names)
+    return hashlib.sha256(content + version.encode()).hexdigest()[:10]
 
 
 class _Locked:

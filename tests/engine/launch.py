@@ -1,10 +1,15 @@
 """`sglang.launch_server`, with SGLang's veto on the overlap scheduler lifted: on CPU it turns that off.
 
-Runs inside the engine's own environment.
+Runs inside the engine's own environment, and is imported again by every process that the server spawns.
 """
 
 import os
 import sys
+
+import torch
+
+# PyTorch refuses it for CPU tensors, which no stream uses; SGLang before 0.5.22 calls it for them.
+torch.Tensor.record_stream = lambda _tensor, _stream: None
 
 if __name__ == "__main__":
     import sglang.srt.arg_groups.speculative_hook as arguments

@@ -109,8 +109,8 @@ def write_tokenizer(folder):
     fast.save_pretrained(folder)
 
 
-def write_target(folder, shape, embedding):
-    model = LlamaForCausalLM(config(shape, shape.layers))
+def write_target(folder, model, embedding):
+    """`model` as the target: what its attention and its MLP say is nothing, and its head knows successors."""
     weights = model.state_dict()
     weights["model.embed_tokens.weight"].copy_(embedding)
     weights["lm_head.weight"].copy_(head(embedding, successor))
@@ -123,10 +123,17 @@ def write_target(folder, shape, embedding):
     write_tokenizer(folder)
 
 
-def write_draft(folder, shape, embedding, rotation):
-    def small(*shape):
-        return torch.randn(*shape) * 0.02
+def small(*shape):
+    return torch.randn(*shape) * 0.02
 
+
+def write_tensors(folder, weights):
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_draft(folder, shape, embedding, rotation):
     hidden, intermediate = shape.hidden, shape.intermediate
     width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     ones = torch.ones(hidden)
@@ -147,11 +154,10 @@ def write_draft(folder, shape, embedding, rotation):
         f"{layer}input_layernorm.weight": ones,
         f"{layer}post_attention_layernorm.weight": ones,
     }
-    tensors = {name: tensor.to(TYPE).contiguous().clone() for name, tensor in weights.items()}
+    tensors = {name: tensor.to(TYPE) for name, tensor in weights.items()}
     tensors["d2t"] = torch.zeros(VOCABULARY, dtype=torch.int64)
     tensors["t2d"] = torch.ones(VOCABULARY, dtype=torch.bool)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    write_tensors(folder, tensors)
     fields = config(shape, 1).to_dict() | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "torch_dtype": "bfloat16",
@@ -166,7 +172,7 @@ def write_pair(target, draft, shape):
     embedding = circles(frequencies)
     said = (embedding @ head(embedding, successor).T).argmax(-1).tolist()
     assert said == [successor(token) for token in range(VOCABULARY)], "the target is not what it should be"
-    write_target(target, shape, embedding)
+    write_target(target, LlamaForCausalLM(config(shape, shape.layers)), embedding)
     write_draft(draft, shape, embedding, one_step_rotation(frequencies))
 
 

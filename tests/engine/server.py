@@ -42,6 +42,16 @@ TREE = [
     "--skip-server-warmup",  # it would draft, and the stand-in for the kernels builds chains only
 ]  # fmt: skip
 
+
+def as_other(algorithm):
+    """`SPECULATION` by another algorithm; a later flag outdoes an earlier one."""
+    return [*SPECULATION, "--speculative-algorithm", algorithm]
+
+
+NGRAM = [
+    *as_other("NGRAM"), "--speculative-num-draft-tokens", "4", "--speculative-ngram-max-bfs-breadth", "1",
+]  # fmt: skip
+
 MODES = {
     # mode: (entry, flags, environment); base, bare and sync are SGLang as it is
     "base": (STOCK, ["--api-key", "read", "--admin-api-key", "steer"], {}),
@@ -50,13 +60,30 @@ MODES = {
     "tree": (STOCK, TREE, {}),
     "sync": (STOCK, SPECULATION, {}),
     "overlap": (LAUNCH, SPECULATION, OVERLAP),
+    "eagle": (LAUNCH, as_other("EAGLE"), OVERLAP),
+    "nextn": (LAUNCH, as_other("NEXTN"), OVERLAP),
+    "standalone": (LAUNCH, as_other("STANDALONE"), OVERLAP),
+    "ngram": (LAUNCH, NGRAM, OVERLAP),
     "tp2": (LAUNCH, [*SPECULATION, "--tp", "2"], ONE_CORE_A_RANK),
     "dp2": (LAUNCH, [*SPECULATION, "--dp", "2"], ONE_CORE_A_RANK),
     "tp4": (LAUNCH, [*SPECULATION, "--tp", "4"], {**OVERLAP, "SGLANG_CPU_OMP_THREADS_BIND": "0|0|1|1"}),
 }
 """`base`: no speculation, an API key and an admin key; `bare`: no speculation, no plugin; `static`:
 speculation at one depth; `tree`: with two candidates per position; `sync`: speculation without the overlap
-scheduler; `overlap`: with it; `tp2`, `dp2`, `tp4`: with it, on several ranks."""
+scheduler; `overlap`: with it; `eagle`, `nextn`, `standalone`, `ngram`: with it, by other algorithms than
+EAGLE3; `tp2`, `dp2`, `tp4`: with it, on several ranks."""
+
+ON_REQUEST = dict.fromkeys(("eagle", "standalone", "ngram"), "SPECGOV_ALGORITHMS") | {"tp4": "SPECGOV_TP4"}
+"""Modes that cost more than every run of CI should pay, and the variable that, set to 1, runs them."""
+
+MODELS = {
+    # mode: (target, draft), where they are not "target" and "draft"
+    "tp4": ("target-kv4", "draft-kv4"),
+    "eagle": ("target", "draft-eagle"),
+    "nextn": ("target-mtp", "target-mtp"),
+    "standalone": ("target", "target"),
+    "ngram": ("target", None),
+}
 
 
 class ServerFailedError(Exception):
@@ -79,11 +106,7 @@ class Server:
         self.log_file = folder / "server.log"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        suffix = "-kv4" if mode == "tp4" else ""
-        target = ["--model-path", str(models / f"target{suffix}")]
-        draft = ["--speculative-draft-model-path", str(models / f"draft{suffix}")]
-        draft = draft if SPECULATION[0] in mode_flags else []
-        flags = [*target, *COMMON, *mode_flags, *draft, "--port", str(self.port), *flags]
+        flags = [*COMMON, *mode_flags, *model_flags(mode, models), "--port", str(self.port), *flags]
         self._command = [str(python), *entry, *flags]
         self._environment = {
             **os.environ,
@@ -159,6 +182,14 @@ class Server:
             write_entry_point(plugins, "step_log", "tests.engine.step_log:register")
             paths += [plugins, ROOT]
         return paths
+
+
+def model_flags(mode, models):
+    """Which target a server of a mode serves and, if it speculates by a model, which draft."""
+    speculates = "--speculative-algorithm" in MODES[mode][1]
+    target, draft = MODELS.get(mode, ("target", "draft" if speculates else None))
+    drafting = ["--speculative-draft-model-path", str(models / draft)] if draft else []
+    return ["--model-path", str(models / target), *drafting]
 
 
 def write_entry_point(folder, name, target):

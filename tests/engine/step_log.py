@@ -7,15 +7,15 @@ One file per rank, `steps.<dp rank>.<tp rank>` in `STEP_LOG_FOLDER`, one line pe
 import os
 from pathlib import Path
 
+from sglang_hooks.compat import topology_of
+
 FILE = []
 
 
 def log_launch(result, controller, batch_size):
     if not FILE:
-        from sglang.srt.runtime_context import get_parallel
-
-        parallel = get_parallel()
-        name = f"steps.{parallel.dp_rank or 0}.{parallel.tp_rank}"
+        topology = topology_of(controller.worker)
+        name = f"steps.{topology.dp_rank}.{topology.tp_rank}"
         FILE.append((Path(os.environ["STEP_LOG_FOLDER"]) / name).open("w", buffering=1))
     FILE[0].write(f"{batch_size} {controller.worker.speculative_num_steps}\n")
     return result

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import os
 import time
 
 import pytest
@@ -126,9 +125,6 @@ def switches_of(log):
     return sum(a[1] != b[1] for a, b in itertools.pairwise(log))
 
 
-@pytest.mark.skipif(
-    os.environ.get("SPECGOV_TP4") != "1", reason="four ranks on a small machine: SPECGOV_TP4=1"
-)
 @in_modes("tp4")
 async def test_four_tensor_parallel_ranks_launch_the_same_steps(server, client):
     """Depths 3 and 0 in turn under load, with a switch at every step in between: four equal sequences."""

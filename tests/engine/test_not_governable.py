@@ -3,6 +3,7 @@
 import pytest
 
 from tests.engine.load import check
+from tests.engine.preflight import preflight
 
 PLAN = {"schedule": [{"min_batch_size": 1, "depth": 0}], "lease_s": 15, "sequence": 1, "holder": "test"}
 
@@ -63,12 +64,15 @@ async def test_a_server_without_the_plugin_has_no_such_endpoint(server, client):
     [
         ("static", "EAGLEWorkerV2 has no adaptive controller: start the server with --speculative-adaptive"),
         ("tree", "SGLang itself refuses to change depths here, so observe only: speculative_eagle_topk=2"),
+        ("standalone", "STANDALONE is served by StandaloneWorkerV2, which cannot change its depth"),
+        ("ngram", "NGRAM is served by NGRAMWorker, which cannot change its depth"),
     ],
     indirect=["server"],
 )
 async def test_a_server_that_speculates_in_another_way_says_why_it_is_only_observed(server, client, reason):
-    """A plan is refused with that reason."""
+    """A plan is refused with that reason, and preflight gives it too; the server serves on."""
     assert reason in (await client.get("/speculation")).json()["reason"]
     refused = await client.put("/speculation", json=PLAN)
     assert refused.status_code == 503
     assert reason in refused.json()["error"]["message"]
+    assert reason in (await preflight(server, passes=False))["control"]

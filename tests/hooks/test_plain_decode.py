@@ -384,10 +384,10 @@ class Tokens(list):
         return self
 
 
-def make_relay(*, initialized=True, speculative=True, **newer):
+def make_relay(*, speculative=True, **fields):
     return make(
-        spec_algo=make(is_none=lambda: not speculative), _forward_buf_initialized=initialized,
-        output_tokens_buf=Buffer({1: 11, 2: 12, 3: 13}), **newer,
+        spec_algo=make(is_none=lambda: not speculative), output_tokens_buf=Buffer({1: 11, 2: 12, 3: 13}),
+        **{"topk_p_buf": "made before"} | fields,
     )  # fmt: skip
 
 
@@ -402,10 +402,20 @@ def test_a_step_without_drafts_relays_the_next_token_alone():
     assert relay.output_tokens_buf == {1: 21, 2: 12, 3: 23}
 
 
-def test_the_first_thing_ever_relayed_is_a_whole_stub():
+def make_fresh_relay(*, since_0_5_19):
+    """Nothing was relayed yet: the buffers are None, and in older releases not even named."""
+    relay = make_relay(topk_p_buf=None)
+    if not since_0_5_19:
+        del relay.topk_p_buf
+    return relay
+
+
+@pytest.mark.parametrize("since_0_5_19", [True, False])
+def test_the_first_thing_ever_relayed_is_a_whole_stub(since_0_5_19):
     """SGLang makes its buffers from the first payload."""
     payload = make_payload()
-    done = make_hooks().around_stash(sglang, make_relay(initialized=False), Rows([1, 3]), payload)
+    relay = make_fresh_relay(since_0_5_19=since_0_5_19)
+    done = make_hooks().around_stash(sglang, relay, Rows([1, 3]), payload)
     assert done[0] == "SGLang's own"
     assert (payload.topk_p, payload.topk_index, payload.hidden_states) == ("p2", "i2", "h2")
 
@@ -415,7 +425,7 @@ def test_the_first_thing_ever_relayed_is_a_whole_stub():
     [
         (make_relay(), make_payload(topk_p="drafted")),
         (make_relay(speculative=False), make_payload()),
-        (make_relay(_maybe_init_forward_bufs=print), make_payload()),
+        (make_relay(make_staged_spec_input=print), make_payload()),
     ],
     ids=["drafted", "not speculative", "a release that can itself"],
 )

@@ -4,7 +4,7 @@ import json
 
 from sglang_hooks.releases import PLAIN_DECODE, SUPPORTED
 from tests.engine.environment import INSTALLED
-from tests.engine.run_record import merge
+from tests.engine.run_record import label, merge
 from tests.releases import latest, matrix
 from tests.releases.source_check import SourceCheck
 
@@ -39,12 +39,12 @@ def test_what_did_not_run_is_said_not_to_have_run():
 
 
 def test_plain_decoding_is_used_only_where_it_ran():
-    """On the pinned release, or on a GPU, or on the CPU engine with no test failed."""
+    """On the pinned release, or on a GPU, or on the CPU engine: alone and under load, no test failed."""
     runs = json.loads(matrix.RUNS.read_text())
     for version in set(PLAIN_DECODE) - {INSTALLED}:
-        cpu = runs[version].get("cpu", {}).values()
-        assert cpu or runs[version].get("gpu")
-        assert not any(counts["failed"] for counts in cpu)
+        cpu = runs[version].get("cpu", {})
+        assert {"overlap", "plain_decode"} <= set(cpu) or runs[version].get("gpu")
+        assert not any(counts["failed"] for counts in cpu.values())
 
 
 def test_differing_names_and_failed_tests_are_shown():
@@ -82,11 +82,21 @@ def test_a_newest_release_that_breaks_says_what_and_at_what_cost():
     ]
 
 
+def test_a_test_is_counted_under_its_servers_mode_or_its_file():
+    """A parameter that is no mode, such as a page size, says nothing about a server."""
+    assert label("tests/engine/test_sidecar.py::test_a[overlap]") == "overlap"
+    assert label("tests/engine/test_not_governable.py::test_b[static-why not]") == "static"
+    assert label("tests/engine/test_plain_decode.py::test_c[16]") == "plain_decode"
+    assert label("tests/engine/test_exported_hooks.py::test_d") == "exported_hooks"
+
+
 def test_a_session_replaces_the_modes_that_it_ran_and_keeps_the_others():
     """Counts are of whole sessions, never added up."""
     record = {"cpu": {"tp2": {"passed": 3, "failed": 0}, "sync": {"passed": 9, "failed": 0}}}
     merge(
-        record, {"sync": {"passed": 1, "failed": 2}, "own servers": {"passed": 1, "failed": 0}}, {"hooks": 13}
+        record,
+        {"sync": {"passed": 1, "failed": 2}, "plugin_loads": {"passed": 1, "failed": 0}},
+        {"hooks": 13},
     )
     assert record == {
         "cpu": {"tp2": {"passed": 3, "failed": 0}, "sync": {"passed": 1, "failed": 2}},

@@ -186,5 +186,15 @@ def extend_attention_cpu(
         out[rows] = _attend(q[rows], keys, values, slots, mask, scaling, cap).to(out.dtype)
 
 
-torch.ops.sgl_kernel.decode_attention_cpu = decode_attention_cpu
-torch.ops.sgl_kernel.extend_attention_cpu = extend_attention_cpu
+def _with_scales(kernel, at):
+    """`kernel` for SGLang before 0.5.20 too, which has no scales of keys and values to pass at `at`."""
+
+    def called(*args):
+        scales = (1.0, 1.0) if isinstance(args[at], torch.Tensor) else ()
+        return kernel(*args[:at], *scales, *args[at:])
+
+    return called
+
+
+torch.ops.sgl_kernel.decode_attention_cpu = _with_scales(decode_attention_cpu, 3)
+torch.ops.sgl_kernel.extend_attention_cpu = _with_scales(extend_attention_cpu, 6)
