@@ -40,8 +40,9 @@ SPREAD = np.array([0.02, 0.04, 0.09, 0.7, 0.09, 0.04, 0.02])
 UNSEEN_MARGIN = 0.02
 """Log-goodput that a change at a batch size that has not occurred must bring: no hurry there."""
 DRAFT_PREFILL_STEPS = 0.25
-"""Decode steps that the draft model's prefill costs for each prefill batch.  It shows in no decode interval,
-so it cannot be learned; by whole batches of cold and frozen on an H200 it was between 0 and 2.7."""
+"""What the draft model's prefill costs for each prefill batch, in decode steps of the shortest kind that
+occurs.  It shows in no decode interval, so it cannot be learned.  On an H200 it was a twentieth to a fifth of
+a step for each request, and nothing that shows where steps are long, so it does not grow with the step."""
 BLIND = 0.05
 """Chance of a change of acceptance beyond which frozen is left: in it no request can show one.  For the same
 reason it is not put where no batch has been."""
@@ -87,7 +88,11 @@ class Outlook:
         timed = models.cost.timed_by_arm()
         known = np.array([timed.get(arm, 0.0) >= KNOWN_STEPS for arm in field.arms])
         frozen = np.array([arm.gear is Gear.FROZEN for arm in field.arms])
-        spared = frozen[None, :] * np.log1p(DRAFT_PREFILL_STEPS * models.load.prefills(SIZES))[:, None]
+        _alike(field.arms, known)
+        occurs = models.load.shares(STARTS) > 0
+        shortest = log_s[occurs].min() if occurs.any() else log_s
+        steps = DRAFT_PREFILL_STEPS * np.exp(np.minimum(0.0, shortest - log_s))
+        spared = frozen[None, :] * np.log1p(steps * models.load.prefills(SIZES)[:, None])
         spared = spared * (models.survival.staleness <= BLIND)
         return cls(field.arms, expected, field, log_rate, covariance, known, spared)
 
@@ -130,6 +135,13 @@ class Outlook:
         return Schedule(tuple(rows)).merged()
 
 
+def _alike(arms: Sequence[Arm], known: npt.NDArray[np.bool_]) -> None:
+    """A step of frozen is one of cold, so it is known with it; no probe tells what it spares beside steps."""
+    gears = [arm.gear for arm in arms]
+    if Gear.FROZEN in gears and Gear.COLD in gears:
+        known[gears.index(Gear.FROZEN)] |= known[gears.index(Gear.COLD)]
+
+
 def size_index(batch_size: float) -> int:
     """Which of `SIZES` stands for `batch_size`."""
     return max(0, int(np.searchsorted(STARTS, batch_size, side="right")) - 1)
@@ -139,10 +151,13 @@ def _aftermath_s(models: Models, arms: Sequence[Arm], in_force: Arm) -> Floats:
     """Seconds that a probe of each arm costs after it is over.
 
     While drafting, cold is not tried at all where warm is built: that tells as much of off, and harms nobody.
+    Nor is frozen where cold is built, whose steps are the same.
     """
+    gears = {arm.gear for arm in arms}
+    in_vain = np.array([arm.gear is Gear.FROZEN and Gear.COLD in gears for arm in arms])
     if in_force.depth and any(arm.gear is Gear.WARM for arm in arms):
         return np.array([math.inf if is_cold(arm) else 0.0 for arm in arms])
-    return _losses_s(models, arms) * (not is_cold(in_force))
+    return np.where(in_vain, math.inf, _losses_s(models, arms) * (not is_cold(in_force)))
 
 
 def _losses_s(models: Models, arms: Sequence[Arm]) -> Floats:

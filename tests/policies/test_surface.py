@@ -10,7 +10,7 @@ from policies.gears import ColdLedger
 from policies.goodput import Goodput
 from policies.load import Load
 from policies.step_cost import StepCost
-from policies.surface import SIZES, Models, Outlook, size_index, surface
+from policies.surface import SIZES, Models, Outlook, prospect, size_index, surface
 from policies.types import OFF_COLD, OFF_WARM, Arm, CellDelta, Gear, Observation
 from tests.policies.bench import Bench
 
@@ -52,6 +52,33 @@ def test_frozen_is_worth_the_draft_prefills_that_it_spares() -> None:
     assert at[FROZEN] - at[OFF_COLD] == pytest.approx(0.118, abs=0.012)
     quiet = value(learned(prefills_per_step=0.0), 64)
     assert quiet[FROZEN] - quiet[OFF_COLD] == pytest.approx(0.0, abs=0.01)
+
+
+def test_what_frozen_spares_does_not_grow_with_the_step() -> None:
+    """Steps of 60 ms at 256, of 6 at 64: a quarter of the 6 for each prefill, so log(1 + 0.025 / 2) there."""
+    models = learned(prefills_per_step=0.5)
+    long = [ran(arm, 60.0, batch=256) for arm in (FROZEN, OFF_COLD)]
+    models.cost.observe(long, 1.0)
+    models.load.observe(long, [60.0, 60.0], 120.0, prefills=2000)
+    at = value(models, 256)
+    assert 0.0 < at[FROZEN] - at[OFF_COLD] < 0.04
+
+
+def test_frozen_is_known_with_cold_and_not_probed() -> None:
+    """Its decode step is cold's; what it spares beside that no probe could tell."""
+    models = Models(Survival(), StepCost(), ColdLedger(), Load())
+    cells = [ran(OFF_COLD, 6.0), ran(OFF_WARM, 6.3)]
+    models.cost.observe(cells, 1.0)
+    outlook = Outlook.of(models, ARMS)
+    known = dict(zip(outlook.arms, outlook.known.tolist(), strict=True))
+    assert known == {FROZEN: True, OFF_COLD: True, OFF_WARM: True, Arm(2): False}
+    chosen = np.full(len(SIZES), outlook.arms.index(OFF_WARM))
+    view = prospect(
+        models, outlook, chosen, 64, (1.0, 1.0), horizons_s=(1e3, 1e3), hurdle=(0.01, 1.5), waiting=False
+    )
+    after = dict(zip(outlook.arms, view.aftermath_s.tolist(), strict=True))
+    assert after[FROZEN] == np.inf
+    assert np.isfinite(after[OFF_COLD])
 
 
 def test_frozen_is_left_when_acceptance_was_not_seen_for_long() -> None:
