@@ -1,6 +1,7 @@
-"""What plain_decode.py measured:  off_table.py OUT.json page.md NAME=FOLDER ...
+"""What plain_decode.py measured:  off_table.py OUT.json page.md NAME[=FOLDER] ...
 
-Written as JSON and as the section `gears` of a page.  A FOLDER is what one run left: records.jsonl, steps/.
+Written as JSON and as the section `gears` of a page.  A FOLDER is what one run left: records.jsonl, steps/;
+a NAME without one is taken from OUT.json as it stands there.
 From the servers' own step logs come the times between the results of two decode steps that both had a full
 batch (90 % of C or more): the median, the mean, and the output tokens per second of these steps.  `whole
 batch` is from the arrival of C requests to the end of the last, so with all prefills.  Ratios are to the
@@ -20,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
-from sections import fill, table  # noqa: E402 - the path comes first
+from sections import fill, runs, table  # noqa: E402 - the path comes first
 
 FULL = 0.9
 SLOWEST_STEP_S = 0.1  # a longer gap is a prefill or a stop, not a step
@@ -103,9 +104,9 @@ def spread(values: list[float]) -> str:
     return text if len(changes) == 1 else f"{text} ({min(changes):+.1f} to {max(changes):+.1f})"
 
 
-def page(runs: dict[str, dict]) -> Iterator[str]:
+def page(found: dict[str, dict]) -> Iterator[str]:
     """Lines of Markdown."""
-    for name, run in runs.items():
+    for name, run in found.items():
         yield f"### {name}\n"
         for server, status in run["in_force"].items():
             yield f"- `{server}`: {json.dumps(status)}, hook errors {run['hook_errors'][server]}"
@@ -153,10 +154,7 @@ def cells(concurrency: str, label: str, windows: list[dict], plain: list[dict]) 
 
 def main() -> None:
     """Every folder."""
-    pairs = [argument.split("=", 1) for argument in sys.argv[3:]]
-    runs = {name: measured(Path(folder)) for name, folder in pairs}
-    Path(sys.argv[1]).write_text(json.dumps(runs, separators=(",", ":")) + "\n")
-    fill(Path(sys.argv[2]), "gears", page(runs))
+    fill(Path(sys.argv[2]), "gears", page(runs(Path(sys.argv[1]), sys.argv[3:], measured)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Fill the section `figures` of a results page from what analyse.py made:  page.py results.json page.md
+"""Fill the section `figures` of a results page from what analyse.py made:  page.py results.json page.md [SECTION]
 
 Every figure is in the JSON, the depth over time and every window too; what was not measured is a dash, what
 failed or was left out is listed.
@@ -187,4 +187,5 @@ def _troubles(plan: dict) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    fill(Path(sys.argv[2]), "figures", page(json.loads(Path(sys.argv[1]).read_text())))
+    section = sys.argv[3] if len(sys.argv) > 3 else "figures"
+    fill(Path(sys.argv[2]), section, page(json.loads(Path(sys.argv[1]).read_text())))

@@ -1,15 +1,19 @@
-"""What plain_decode_proof.py found:  proof.py OUT.json page.md NAME=FOLDER ...
+"""What plain_decode_proof.py found:  proof.py OUT.json page.md NAME[=FOLDER] ...
 
 Written as JSON and as the section `proof` of a page.
-`samples`: a chi-square test that two servers sample from one distribution, over their pairs of first two
-tokens; rare pairs are put together until at least five of each are expected.
+A NAME without a folder is taken from OUT.json as it stands there.  `samples`: a chi-square test that two
+servers sample from one distribution, over their pairs of first two tokens; rare pairs are put together until
+at least five of each are expected.  The same over the first tokens alone (a prefill's, whatever the depth),
+over the second given the first, and over that without the pairs that one server never says: where only the
+likeliest tokens are sampled from, rounding decides which of two near ties is the last of them.
 """
 
 from __future__ import annotations
 
+import collections
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from scipy import stats
@@ -18,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
 from off_table import measured, speed  # noqa: E402 - the path comes first
-from sections import fill, table  # noqa: E402
+from sections import fill, runs, table  # noqa: E402
 
 LEAST_EXPECTED = 5
 
@@ -34,16 +38,55 @@ def merged(a: dict[str, int], b: dict[str, int], total_a: int, total_b: int) -> 
 
 def chi_square(first: dict, second: dict) -> dict:
     """Of two `samples` records."""
-    table = merged(first["counts"], second["counts"], first["n"], second["n"])
-    result = stats.chi2_contingency(list(zip(*table, strict=True)), correction=False)
+    a, b = first["counts"], second["counts"]
+    seen = a.keys() & b.keys()
     return {
         "servers": [first["server"], second["server"]],
         "n": [first["n"], second["n"]],
-        "categories": len(table),
-        "chi_square": round(float(result.statistic), 2),
-        "degrees_of_freedom": int(result.dof),
-        "p": round(float(result.pvalue), 4),
+        **_test([merged(a, b, first["n"], second["n"])]),
+        "first": _test([_counts(_firsts(a), _firsts(b))]),
+        "second": _test(_by_first(a, b)),
+        "second_if_seen_by_both": _test(_by_first(_only(a, seen), _only(b, seen))),
+        "seen_by_one": {
+            server["server"]: sum(n for pair, n in server["counts"].items() if pair not in seen)
+            for server in (first, second)
+        },
     }
+
+
+def _test(tables: list[list[tuple[int, int]]]) -> dict:
+    """Chi-square and degrees of freedom summed over tables of counts of both, and its p."""
+    results = [stats.chi2_contingency(list(zip(*t, strict=True)), correction=False) for t in tables]
+    statistic, freedom = sum(float(r.statistic) for r in results), sum(int(r.dof) for r in results)
+    return {
+        "categories": sum(map(len, tables)),
+        "chi_square": round(statistic, 2),
+        "degrees_of_freedom": freedom,
+        "p": float(f"{stats.chi2.sf(statistic, freedom):.2g}"),
+    }
+
+
+def _firsts(counts: dict[str, int]) -> dict[str, int]:
+    firsts: collections.Counter[str] = collections.Counter()
+    for pair, n in counts.items():
+        firsts[pair.split()[0]] += n
+    return firsts
+
+
+def _only(counts: dict[str, int], pairs: Collection[str]) -> dict[str, int]:
+    return {pair: n for pair, n in counts.items() if pair in pairs}
+
+
+def _counts(a: dict[str, int], b: dict[str, int]) -> list[tuple[int, int]]:
+    return merged(a, b, sum(a.values()), sum(b.values()))
+
+
+def _by_first(a: dict[str, int], b: dict[str, int]) -> list[list[tuple[int, int]]]:
+    """A table for each first token that both said."""
+    firsts = sorted(_firsts(a).keys() & _firsts(b).keys())
+    of = lambda counts, first: {p: n for p, n in counts.items() if p.split()[0] == first}  # noqa: E731
+    tables = [_counts(of(a, first), of(b, first)) for first in firsts]
+    return [t for t in tables if len(t) > 1]
 
 
 def found(folder: Path) -> dict:
@@ -56,28 +99,45 @@ def found(folder: Path) -> dict:
         "samples": [chi_square(samples[0], other) for other in samples[1:]],
         "in_force": {r["server"]: r["body"]["plain_decode"] for r in records if r["kind"] == "speculation"},
         "windows": measured(folder)["windows"],
+        "known": [r for r in records if r["kind"] == "known"],
         "failed": [r for r in records if r["kind"] == "failed"],
     }
 
 
-def page(runs: dict[str, dict]) -> Iterator[str]:
+def page(found: dict[str, dict]) -> Iterator[str]:
     """The section, line by line."""
-    for name, run in runs.items():
+    for name, run in found.items():
         yield f"### {name}\n"
         yield from (f"- `{server}`: {json.dumps(status)}" for server, status in run["in_force"].items())
         yield ""
         rows = [(e["how"], f"{e['same']} of {e['of']}", _first(e["first_difference"])) for e in run["equal"]]
         head = ("greedy tokens: server and plan", "answers equal", "first difference at token, median")
-        yield from table(head, rows)
+        yield from table(head, rows) if rows else ()
         for s in run["samples"]:
-            yield f"Samples of {' and '.join(s['servers'])}, {s['n'][0]} each, {s['categories']} categories:"
-            test = f"chi-square {s['chi_square']} with {s['degrees_of_freedom']} degrees of freedom"
-            yield f"{test}, p = {s['p']}.\n"
+            yield from _samples(s)
+        for k in run.get("known", []):
+            shown = {key: value for key, value in k.items() if key not in ("kind", "at")}
+            yield "- " + ", ".join(f"{key} {value}" for key, value in shown.items())
         if run["windows"]:
             yield from speed(run["windows"])
         yield from (
             f"- failed: {f.get('part') or f.get('server')}: {f['error'][:200]}" for f in run["failed"]
         )
+
+
+def _samples(s: dict) -> Iterator[str]:
+    yield f"Samples of {' and '.join(s['servers'])}, {s['n'][0]} each:\n"
+    rows = [("pairs of tokens", s)]
+    if "seen_by_one" in s:
+        never = ", ".join(f"{server} {n}" for server, n in s["seen_by_one"].items())
+        rows += [
+            ("the first token", s["first"]),
+            ("the second, given the first", s["second"]),
+            (f"the same without pairs that one server never says ({never})", s["second_if_seen_by_both"]),
+        ]
+    head = ("of", "categories", "chi-square", "degrees of freedom", "p")
+    keys = ("categories", "chi_square", "degrees_of_freedom", "p")
+    yield from table(head, [(what, *(t[key] for key in keys)) for what, t in rows])
 
 
 def _first(differences: list[int | None]) -> int | None:
@@ -87,10 +147,7 @@ def _first(differences: list[int | None]) -> int | None:
 
 def main() -> None:
     """Every folder."""
-    pairs = [argument.split("=", 1) for argument in sys.argv[3:]]
-    runs = {name: found(Path(folder)) for name, folder in pairs}
-    Path(sys.argv[1]).write_text(json.dumps(runs, separators=(",", ":")) + "\n")
-    fill(Path(sys.argv[2]), "proof", page(runs))
+    fill(Path(sys.argv[2]), "proof", page(runs(Path(sys.argv[1]), sys.argv[3:], found)))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 
@@ -32,3 +33,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 
     for row in rows:
         yield "| " + " | ".join("-" if cell is None else str(cell) for cell in row) + " |"
     yield ""
+
+
+def runs(out: Path, arguments: Iterable[str], measured: Callable[[Path], dict]) -> dict[str, dict]:
+    """What each NAME=FOLDER measured, into `out` too; a NAME alone is of an earlier run and stays as it is."""
+    before = json.loads(out.read_text()) if out.exists() else {}
+    pairs = [argument.partition("=")[::2] for argument in arguments]
+    found = {name: measured(Path(folder)) if folder else before[name] for name, folder in pairs}
+    out.write_text(json.dumps(found, separators=(",", ":")) + "\n")
+    return found
