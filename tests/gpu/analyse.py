@@ -5,7 +5,7 @@ latencies from the clients.  Nothing here invents a figure: what a window does n
 
 Per plan: `servers` (start seconds, setup), `windows` (one entry each), `summary` (per label, concurrency and
 notes: mean and 95 % interval over windows, and the paired ratio to `plain` of the same round), `toggles`,
-`bursts`, and whatever else the plan journalled (`grammar`, `speculation`, `preflight`, `failed`, `left_out`).
+`bursts`, `kernels` (kernels.jsonl as it is), and whatever else the plan journalled (`grammar`, `speculation`, `preflight`, `failed`, `left_out`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def analyse(folder: Path) -> dict:
     for kind in KEPT:
         found = [{k: v for k, v in r.items() if k != "kind"} for r in records if r["kind"] == kind]
         out |= {kind: found} if found else {}
-    return out
+    shapes = _lines(folder / "kernels.jsonl")
+    return out | ({"kernels": shapes} if shapes else {})
 
 
 def _lines(path: Path) -> list[dict]:

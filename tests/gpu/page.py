@@ -141,9 +141,11 @@ def _traces(rows: list[dict]) -> Iterator[str]:
     for r in rows:
         figures = [r["tpot_ms_p50"], r["tpot_ms_p99"], r["ttft_ms_p99"]]
         text = [None if v is None else f"{v:.1f}" for v in figures]
-        body.append((r["arm"], r["phases"], r["tokens"], f"{r['tok_s']:.0f}", *text, r["errors"]))
+        steady = None if r.get("steady_tok_s") is None else f"{r['steady_tok_s']:.0f}"
+        body.append((r["arm"], r["phases"], r["tokens"], f"{r['tok_s']:.0f}", steady, *text, r["errors"]))
     figures = ("TPOT p50, ms", "TPOT p99, ms", "TTFT p99, ms")
-    yield from table(("arm", "phases", "output tokens", "tok/s", *figures, "failed"), body)
+    head = ("arm", "phases", "output tokens", "tok/s", "tok/s, second half of each phase", *figures, "failed")
+    yield from table(head, body)
 
 
 def _settling(windows: list[dict]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Pictures of docs/results out of what analyse.py made:  plots.py KIND results.json picture.png
 
 KIND: `throughput` (output tokens per second of every arm over concurrency, as a share of the server without
-speculation, a panel a plan), `trace` (of the plan `mixed`: by second, every arm, the policy's depth below).
+speculation, a panel a plan), `trace` (of the plan `mixed`: by second, every arm, the policy's depth below), `verify` (of
+chain_verify.py: output tokens per second and the median step of every depth of both ways to verify).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 STYLES = {
     "plain": ("no speculation", "#222222", "-", "o"),
@@ -73,6 +75,41 @@ def draw(axis: Axes, arm: str, points: list[tuple[float, float]]) -> None:
     axis.plot(*zip(*points, strict=True), line, color=color, marker=marker, label=label, ms=4, lw=width)
 
 
+def verify(results: dict, path: Path) -> None:
+    """Means over all windows of all runs, and each window as a dot."""
+    windows = [w for plan in results.values() for w in plan["windows"] if w.get("tok_s")]
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2))
+    texts = (("tok_s", "output tokens per second"), ("step_ms_p50", "median step, ms"))
+    for axis, (key, text) in zip(axes, texts, strict=True):
+        for label in dict.fromkeys(w["label"] for w in windows):
+            by_level: dict[int, list[float]] = {}
+            for w in (w for w in windows if w["label"] == label):
+                by_level.setdefault(w["C"], []).append(w[key])
+            draw_verify(axis, label, sorted(by_level.items()))
+        levels = sorted({w["C"] for w in windows})
+        axis.set(xscale="log", yscale="log", xlabel="concurrent requests", title=text)
+        axis.set_xticks(levels, [str(c) for c in levels])
+        axis.minorticks_off()
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.grid(alpha=0.25)
+    handles = {line.get_label(): line for line in axes[0].get_lines()}
+    figure.legend(handles.values(), handles.keys(), loc="lower center", ncols=4, fontsize=9)
+    save(figure, path, bottom=0.16)
+
+
+def draw_verify(axis: Axes, label: str, points: list[tuple[int, list[float]]]) -> None:
+    """One depth of one server; SGLang's own verify dashed."""
+    server, _, arm = label.rpartition("/")
+    name, color, _, _ = STYLES[arm]
+    names = {"own": f"{name}, SGLang's verify", "chain": f"{name}, decode kernel"}
+    line = "--" if server == "own" else "-"
+    means = [sum(values) / len(values) for _, values in points]
+    axis.plot([c for c, _ in points], means, line, color=color, label=names.get(server, name), lw=1.4)
+    dots = [(c, value) for c, values in points for value in values]
+    axis.scatter(*zip(*dots, strict=True), color=color, s=6)
+
+
 def trace(results: dict, path: Path) -> None:
     """Tokens by second of every arm, phases after each other; below it the policy's depth."""
     windows = [w for w in results["mixed"]["windows"] if w.get("trace")]
@@ -111,6 +148,6 @@ def save(figure: plt.Figure, path: Path, *, bottom: float) -> None:
 
 
 if __name__ == "__main__":
-    {"throughput": throughput, "trace": trace}[sys.argv[1]](
+    {"throughput": throughput, "trace": trace, "verify": verify}[sys.argv[1]](
         json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
     )

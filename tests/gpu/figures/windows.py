@@ -63,6 +63,24 @@ def summary(windows: list[dict]) -> list[dict]:
     return out
 
 
+def steady(phases: list[dict]) -> float | None:
+    """Tokens per second of the second half of each phase, each phase by its whole length.
+
+    Compares traces of different lengths: a high load that ends takes as long to drain in a short phase as
+    in a long one, and a policy as long to notice.
+    """
+    halves = [(w["to_s"] - w["from_s"], second_half(w)) for w in phases]
+    if any(half is None for _, half in halves):
+        return None
+    return rounded(sum(s * (half or 0.0) for s, half in halves) / sum(s for s, _ in halves), 1)
+
+
+def second_half(window: dict) -> float | None:
+    """Mean of its seconds from the middle on; `None` when it does not know its seconds."""
+    seconds = window.get("tok_s_by_second") or []
+    return fmean(seconds[len(seconds) // 2 :]) if seconds else None
+
+
 def _note(window: dict, key: str) -> object:
     """How well the sidecar knows the server says nothing about the other arms."""
     return None if key == "temperature" and window["label"] != "governed" else window.get(key)
@@ -156,8 +174,9 @@ def traces(windows: list[dict], logs: dict[str, StepLog], requests: dict[str, li
         seconds = round(to_s - from_s, 2)
         rate = round(tokens / seconds, 1)
         figures = clients(requests[server], from_s, to_s)
+        mine_s = {"phases": len(mine), "seconds": seconds}
         out.append(
-            {"arm": arm, "phases": len(mine), "seconds": seconds, "tokens": tokens, "tok_s": rate, **figures}
+            {"arm": arm, **mine_s, "tokens": tokens, "tok_s": rate, "steady_tok_s": steady(mine), **figures}
         )
     whole = max((t["phases"] for t in out), default=0)
     best = max((t["tok_s"] for t in out if t["arm"] != "governed" and t["phases"] == whole), default=None)
