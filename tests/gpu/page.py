@@ -108,7 +108,9 @@ def _goal(rows: list[dict]) -> Iterator[str]:
     if not rows:
         return
     yield "#### The policy against the best other arm\n"
-    yield "Half width: of the 95 % interval over paired rounds; without pairs, against the best arm's mean.\n"
+    yield "Half width: of the 95 % interval over paired rounds; without pairs, against the best arm's mean."
+    yield "Choice: the depth that the policy used (in 90 % of the steps or more), on the server `table`, as a"
+    yield "share of the best arm; same depth: the policy over that arm, in the same rounds.\n"
     body = [
         (
             r["arm"],
@@ -119,11 +121,16 @@ def _goal(rows: list[dict]) -> Iterator[str]:
             f"{100 * r['share']:.1f} %",
             None if r["half_width"] is None else f"{100 * r['half_width']:.1f} %",
             r["pairs"],
+            *(_percent(r.get(key)) for key in ("choice", "same_depth")),
         )
         for r in sorted(rows, key=lambda r: (r["arm"], r["C"]))
     ]
     head = ("arm", "its depths", "best other arm", "C", "its tok/s", "share of it", "half width", "pairs")
-    yield from table(head, body, left=3)
+    yield from table((*head, "choice", "same depth"), body, left=3)
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.1f} %"
 
 
 def _depths(shares: dict[str, float]) -> str:

@@ -10,6 +10,7 @@ from controller.bench.statistics import estimate, quantile, ratio
 from figures.steplog import StepLog, rounded
 
 GROUP = ("label", "C", "acceptance", "temperature", "phase", "settling", "burst")
+MOSTLY = 0.9
 
 
 def clients(requests: list[dict], from_s: float, to_s: float) -> dict:
@@ -142,8 +143,26 @@ def _goal_at(windows: list[dict], c: int, p: float | None) -> list[dict]:
             "depth_shares": _depth_shares(w for w in windows if _arm(w) == name and _is_at(w, c, p)),
         }
         width = rounded(paired.half_width, 4) if paired else None
+        row |= _where_it_went(row["depth_shares"], others, best, means, name)
         rows.append(row | {"share": rounded(share, 4), "half_width": width, "pairs": len(keys)})
     return rows
+
+
+def _where_it_went(
+    shares: dict[str, float], others: dict[str, float], best: str, means: dict[str, dict], name: str
+) -> dict:
+    """What is lost by the choice of depth, and what stands between two servers at the same depth.
+
+    `choice`: the arm of the depth that the policy used in nine of ten steps or more, as a share of the best
+    arm; `same_depth`: the policy's windows over those of that arm in the same rounds.  `None`: no such depth.
+    """
+    depth = next((d for d, share in shares.items() if share >= MOSTLY), None)
+    arm = None if depth is None else f"table/{'off-cold' if depth == '0' else f'depth-{depth}'}"
+    if arm not in others:
+        return {"choice": None, "same_depth": None}
+    keys = sorted(means[name].keys() & means[arm].keys(), key=str)
+    same = fmean(means[name][k] for k in keys) / fmean(means[arm][k] for k in keys) if keys else None
+    return {"choice": rounded(others[arm] / others[best], 4), "same_depth": rounded(same, 4)}
 
 
 def _is_at(window: dict, c: int, p: float | None) -> bool:
