@@ -68,11 +68,11 @@ def throughput(results: dict, path: Path) -> None:
     save(figure, path, bottom=0.14 if rows == 1 else 0.07)
 
 
-def draw(axis: Axes, arm: str, points: list[tuple[float, float]]) -> None:
+def draw(axis: Axes, arm: str, points: list[tuple[float, float]], *, marked: bool = True) -> None:
     """One arm."""
     label, color, line, marker = STYLES[arm]
     width = 2.2 if arm.startswith("governed") else 1.3
-    axis.plot(*zip(*points, strict=True), line, color=color, marker=marker, label=label, ms=4, lw=width)
+    axis.plot(*zip(*points, strict=True), line, color=color, marker=marker if marked else None, label=label, ms=4, lw=width)
 
 
 def verify(results: dict, path: Path) -> None:
@@ -125,7 +125,7 @@ def trace(results: dict, path: Path) -> None:
                 above.axvline(start_s, color="#cccccc", lw=0.8)
                 above.text(start_s + 0.2, above_top(windows), f"C {w['C']}\np {w['acceptance']}", fontsize=8)
             start_s += round(w["to_s"] - w["from_s"])
-        draw(above, arm, points)
+        draw(above, arm, points, marked=False)
         if arm == "governed":
             below.step(*zip(*depths, strict=True), where="post", color=STYLES[arm][1], lw=1.2)
     above.set(ylabel="output tokens of each second", ylim=(0, above_top(windows) * 1.12))
