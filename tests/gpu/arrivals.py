@@ -1,7 +1,8 @@
-"""What new requests cost at depth 0:  arrivals.py OUT.json page.md NAME=FOLDER ...
+"""What new requests cost at depth 0:  arrivals.py OUT.json page.md NAME[=FOLDER] ...
 
 Written as JSON and as the section `arrivals` of a page.  Each NAME gets a table over all windows of its
-folders (NAME may be given several times); `figures/arrivals.py` says what is counted.
+folders (NAME may be given several times; without a folder it is taken from OUT.json as it stands there);
+`figures/arrivals.py` says what is counted.
 """
 
 from __future__ import annotations
@@ -68,10 +69,12 @@ def _lines(path: Path) -> list[dict]:
 
 def main() -> None:
     """Every folder."""
+    out = Path(sys.argv[1])
+    before = json.loads(out.read_text()) if out.exists() else {}
     found: dict[str, list[dict]] = collections.defaultdict(list)
-    for name, folder in (argument.split("=", 1) for argument in sys.argv[3:]):
-        found[name] += spans(Path(folder))
-    Path(sys.argv[1]).write_text(json.dumps(found, separators=(",", ":")) + "\n")
+    for name, _, folder in (argument.partition("=") for argument in sys.argv[3:]):
+        found[name] += spans(Path(folder)) if folder else before[name]
+    out.write_text(json.dumps(found, separators=(",", ":")) + "\n")
     fill(Path(sys.argv[2]), "arrivals", page(found))
 
 
