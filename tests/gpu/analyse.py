@@ -5,7 +5,8 @@ latencies from the clients.  Nothing here invents a figure: what a window does n
 
 Per plan: `servers` (start seconds, setup), `windows` (one entry each), `summary` (per label, concurrency and
 notes: mean and 95 % interval over windows, and the paired ratio to `plain` of the same round), `toggles`,
-`bursts`, `kernels` (kernels.jsonl as it is), and whatever else the plan journalled (`grammar`, `speculation`, `preflight`, `failed`, `left_out`).
+`bursts`, `kernels` (kernels.jsonl as it is), and whatever else the plan journalled (`grammar`,
+`speculation`, `preflight`, `failed`, `left_out`).
 """
 
 from __future__ import annotations

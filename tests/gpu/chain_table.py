@@ -51,9 +51,13 @@ def servers(results: dict) -> Iterator[str]:
         yield f"#### {name}: output tokens per second\n"
         yield from table(("C", *labels), [(c, *(rate(found, c, label) for label in labels)) for c in levels])
         yield f"#### {name}: median step, ms\n"
-        steps = lambda c: (found.get((c, label)) for label in labels)  # noqa: E731
-        rows = [(c, *(r and f"{r['step_ms_p50']:.2f}" for r in steps(c))) for c in levels]
-        yield from table(("C", *labels), rows)
+        yield from table(("C", *labels), [(c, *(step(found, c, label) for label in labels)) for c in levels])
+
+
+def step(found: dict, c: int, label: str) -> str | None:
+    """The median step, ms."""
+    row = found.get((c, label))
+    return row and f"{row['step_ms_p50']:.2f}"
 
 
 def labels_of() -> list[str]:
@@ -73,7 +77,17 @@ def rate(found: dict, c: int, label: str) -> str | None:
 def kernels(results: dict) -> Iterator[str]:
     """All shapes, then how far the outputs are from float32."""
     shapes = [shape for plan in results.values() for shape in plan.get("kernels", [])]
-    head = ("heads", "depth", "context", "batch", "prefill", "decode", "split", "decode/prefill", "decode/split")
+    head = (
+        "heads",
+        "depth",
+        "context",
+        "batch",
+        "prefill",
+        "decode",
+        "split",
+        "decode/prefill",
+        "decode/split",
+    )
     order = lambda s: (s["heads"], s["width"], s["context"], s["batch"])  # noqa: E731
     yield from table(head, [kernel_row(s) for s in sorted(shapes, key=order)])
     yield "Largest error against float32 arithmetic:\n"

@@ -1,7 +1,7 @@
-"""Fill the section `figures` of a results page from what analyse.py made:  page.py results.json page.md [SECTION]
+"""Fill a section of a results page from what analyse.py made:  page.py results.json page.md [SECTION]
 
-Every figure is in the JSON, the depth over time and every window too; what was not measured is a dash, what
-failed or was left out is listed.
+SECTION is `figures` unless it is named.  Every figure is in the JSON, the depth over time and every window
+too; what was not measured is a dash, what failed or was left out is listed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pictures of docs/results out of what analyse.py made:  plots.py KIND results.json picture.png
 
 KIND: `throughput` (output tokens per second of every arm over concurrency, as a share of the server without
-speculation, a panel a plan), `trace` (of the plan `mixed`: by second, every arm, the policy's depth below), `verify` (of
-chain_verify.py: output tokens per second and the median step of every depth of both ways to verify).
+speculation, a panel a plan), `trace` (of the plan `mixed`: by second, every arm, the policy's depth below),
+`verify` (of chain_verify.py: output tokens per second and the median step, every depth of both verifies).
 """
 
 from __future__ import annotations
@@ -72,7 +72,15 @@ def draw(axis: Axes, arm: str, points: list[tuple[float, float]], *, marked: boo
     """One arm."""
     label, color, line, marker = STYLES[arm]
     width = 2.2 if arm.startswith("governed") else 1.3
-    axis.plot(*zip(*points, strict=True), line, color=color, marker=marker if marked else None, label=label, ms=4, lw=width)
+    axis.plot(
+        *zip(*points, strict=True),
+        line,
+        color=color,
+        marker=marker if marked else None,
+        label=label,
+        ms=4,
+        lw=width,
+    )
 
 
 def verify(results: dict, path: Path) -> None:

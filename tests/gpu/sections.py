@@ -36,7 +36,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 
 
 
 def runs(out: Path, arguments: Iterable[str], measured: Callable[[Path], dict]) -> dict[str, dict]:
-    """What each NAME=FOLDER measured, into `out` too; a NAME alone is of an earlier run and stays as it is."""
+    """What each NAME=FOLDER measured, into `out` too; a NAME alone stays as `out` has it."""
     before = json.loads(out.read_text()) if out.exists() else {}
     pairs = [argument.partition("=")[::2] for argument in arguments]
     found = {name: measured(Path(folder)) if folder else before[name] for name, folder in pairs}

@@ -12,11 +12,13 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
-from figures.arrivals import host_ms, rest  # noqa: E402 - the path comes first
+from chain_table import kernel_row, rate, refused  # noqa: E402 - the path comes first
+from figures.arrivals import host_ms, rest  # noqa: E402
 from figures.steplog import StepLog  # noqa: E402
 from figures.switches import ranks, toggles  # noqa: E402
-from figures.windows import goal, summary, traces  # noqa: E402
-from sections import fill  # noqa: E402
+from figures.windows import goal, steady, summary, traces  # noqa: E402
+from proof import chi_square  # noqa: E402
+from sections import fill, runs  # noqa: E402
 
 
 def window(label: str, tok_s: float, number: int | None = 0, **notes: object) -> dict:
@@ -134,3 +136,79 @@ def test_the_hosts_own_time_is_that_from_a_result_to_the_next_launch():
     log.results = [(i / 100, 8, 8, 1) for i in range(6)]
     log.launches = [(i / 100 + 0.002, 8, 0) for i in range(6) if i != 3]
     assert host_ms(log, (0.0, 1.0)) == 2.0
+
+
+def test_a_share_is_taken_apart_into_the_choice_of_depth_and_what_two_servers_differ_in():
+    """Depth 1 brings 80 of depth 2's 100, the policy had 90 at it: 0.8 by choice, 9/8 by the server."""
+    windows = [window("table/depth-2", 100, 0), window("table/depth-1", 80, 0)]
+    windows += [window("governed", 90, 0, temperature="warm", depth_steps={"1": 95, "0": 5})]
+    (row,) = goal(windows)
+    assert (row["best_other"], row["share"], row["choice"], row["same_depth"]) == (
+        "table/depth-2",
+        0.9,
+        0.8,
+        1.125,
+    )
+
+
+def test_what_the_policy_lost_by_its_choice_is_not_told_when_it_used_several_depths():
+    """Half of the steps at each of two depths."""
+    windows = [window("table/depth-2", 100, 0), window("table/depth-1", 80, 0)]
+    windows += [window("governed", 90, 0, temperature="warm", depth_steps={"1": 50, "2": 50})]
+    (row,) = goal(windows)
+    assert (row["choice"], row["same_depth"]) == (None, None)
+
+
+def test_a_trace_is_steady_in_the_second_half_of_each_phase_whatever_drains_in_the_first():
+    """Four seconds that end at 10 and twelve that end at 30: (4 * 10 + 12 * 30) / 16 = 25."""
+    short = {"from_s": 0.0, "to_s": 4.0, "tok_s_by_second": [900, 500, 10, 10]}
+    long = {"from_s": 4.0, "to_s": 16.0, "tok_s_by_second": [10] * 6 + [30] * 6}
+    assert steady([short, long]) == 25.0
+    assert steady([short, {"from_s": 0.0, "to_s": 4.0, "tok_s_by_second": []}]) is None
+
+
+def test_a_run_named_without_a_folder_stays_as_the_json_of_before_has_it(tmp_path):
+    """`old` is kept, `new` measured, and what was not named is dropped."""
+    out = tmp_path / "page.json"
+    out.write_text('{"old": {"n": 1}, "older": {"n": 0}}')
+    assert runs(out, ["new=here", "old"], lambda folder: {"n": str(folder)}) == {
+        "new": {"n": "here"},
+        "old": {"n": 1},
+    }
+    assert json.loads(out.read_text()) == {"new": {"n": "here"}, "old": {"n": 1}}
+
+
+def test_samples_that_differ_in_one_token_that_one_server_never_says_are_told_apart():
+    """The same first tokens; after `a` one server says `x` 100 times, which the other never does."""
+    common = {"a p": 200, "a q": 200, "b p": 200, "b q": 200}
+    first = {"server": "plain", "n": 800, "counts": common}
+    second = {"server": "ours", "n": 800, "counts": common | {"a p": 150, "a q": 150, "a x": 100}}
+    found = chi_square(first, second)
+    assert found["p"] < 1e-9
+    assert (found["first"]["chi_square"], found["first"]["p"]) == (0.0, 1.0)
+    assert found["second"]["p"] < 1e-9
+    assert (found["second_if_seen_by_both"]["chi_square"], found["seen_by_one"]) == (
+        0.0,
+        {"plain": 0, "ours": 100},
+    )
+
+
+def test_the_page_of_chain_verify_says_how_many_verifies_refused_a_draft():
+    """Seven of ten accepted all."""
+    assert refused({"steps": 10, "steps_with_all_accepted": 7}) == "3 (30.0 %)"
+    assert refused({"steps": 10, "steps_with_all_accepted": 10}) == "none"
+
+
+def test_the_decode_kernel_stands_beside_sglangs_verify_at_the_same_depth():
+    """150 against 100 tokens per second; a server without a partner has its figure alone."""
+    found = {(8, "own/depth-2"): {"tok_s": 100.0}, (8, "chain/depth-2"): {"tok_s": 150.0}}
+    assert rate(found, 8, "chain/depth-2") == "150 (+50 %)"
+    assert rate(found, 8, "own/depth-2") == "100"
+    assert rate(found, 8, "chain/depth-4") is None
+
+
+def test_a_kernel_that_does_not_serve_a_shape_has_a_dash_and_no_share():
+    """Three tokens are depth 2; the split kernel failed."""
+    times = {"prefill_kernel": {"ms": 0.4}, "decode_kernel": {"ms": 0.1}, "split_kernel": {"failed": "no"}}
+    row = kernel_row({"heads": "mla", "width": 3, "context": 320, "batch": 8, **times})
+    assert row == ("mla", 2, 320, 8, "0.400", "0.100", None, "0.25", None)
