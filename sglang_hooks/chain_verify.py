@@ -10,7 +10,8 @@ for the whole prefix.
 a TARGET_VERIFY batch, as `plain_decode_attention` does for one token.  What the model, the logits and the
 sampling see stays TARGET_VERIFY, and whatever does not fit the view goes SGLang's own way.
 
-`SPECGOV_CHAIN_VERIFY=1` turns it on.
+It is on where a server was measured to be faster with it and as right; `SPECGOV_CHAIN_VERIFY=1` turns it on
+wherever it is known how to (`KNOWN`), `SPECGOV_CHAIN_VERIFY=0` nowhere.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 from sglang_hooks import compat
 from sglang_hooks.guard import Guard
-from sglang_hooks.plain_decode_attention import RefusedError, adapted_class, check
+from sglang_hooks.plain_decode_attention import RefusedError, adapted_class, check, is_mla
 from sglang_hooks.status import ChainVerifyStatus
 
 logger = logging.getLogger("specgov")
@@ -31,11 +32,9 @@ logger = logging.getLogger("specgov")
 ENV = "SPECGOV_CHAIN_VERIFY"
 
 _ATTENTION = "sglang.srt.layers.attention"
-PROVEN = {
-    f"{_ATTENTION}.triton_backend.TritonAttnBackend": ("0.5.17",),
-    f"{_ATTENTION}.intel_amx_backend.IntelAMXAttnBackend": ("0.5.23",),
-}
-"""Exact class to the releases on which it was seen to be right.  Others verify fast enough by themselves."""
+_TRITON = f"{_ATTENTION}.triton_backend.TritonAttnBackend"
+KNOWN = {_TRITON: ("0.5.17",), f"{_ATTENTION}.intel_amx_backend.IntelAMXAttnBackend": ("0.5.23",)}
+"""Exact class to the releases whose decode path was read and run.  Others verify fast by themselves."""
 
 Original = Callable[..., Any]
 
@@ -43,12 +42,13 @@ Original = Callable[..., Any]
 def install(register: Callable[[str, Original], None], status: ChainVerifyStatus, guard: Guard) -> None:
     """Go around the making of the target's attention backends through `register(dotted path, hook)`.
 
-    Only when it is turned on; `status` says from then on what is in force.
+    Unless it is turned off; `status` says from then on what is in force.
     """
-    if os.environ.get(ENV, "0").strip() != "1":
-        status.reason = f"not turned on: {ENV}=1 does"
+    wanted = os.environ.get(ENV, "").strip()
+    if wanted == "0":
+        status.reason = f"turned off by {ENV}=0"
         return
-    hooks = ChainVerifyHooks(status, guard)
+    hooks = ChainVerifyHooks(status, guard, everywhere=wanted == "1")
     register(compat.GET_ATTENTION_BACKEND, hooks.around_get_attention_backend)
     register(compat.INIT_ATTENTION_BACKENDS, hooks.around_init_attention_backends)
 
@@ -56,9 +56,10 @@ def install(register: Callable[[str, Original], None], status: ChainVerifyStatus
 class ChainVerifyHooks:
     """The functions that go around SGLang's in one scheduler process."""
 
-    def __init__(self, status: ChainVerifyStatus, guard: Guard) -> None:
+    def __init__(self, status: ChainVerifyStatus, guard: Guard, *, everywhere: bool) -> None:
         self._status = status
         self._guard = guard
+        self._everywhere = everywhere
 
     def around_get_attention_backend(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
         """The backend of a depth that is built after the first."""
@@ -79,6 +80,8 @@ class ChainVerifyHooks:
                 return
             status.backend = type(backend).__name__
             reason = why_not(backend, runner, compat.sglang_version())
+            if reason is None and not self._everywhere:
+                reason = why_not_unasked(backend, runner)
             if reason is None:
                 adapt(backend, width)
                 status.in_force = True
@@ -90,8 +93,8 @@ class ChainVerifyHooks:
 
 def why_not(backend: Any, runner: Any, release: str | None) -> str | None:
     """Why `backend` keeps SGLang's own verify, for the operator; None: it need not."""
-    path = f"{type(backend).__module__}.{type(backend).__qualname__}"
-    if release not in PROVEN.get(path, ()):
+    path = _path(backend)
+    if release not in KNOWN.get(path, ()):
         return f"{path} on SGLang {release} is not one of those known to be right"
     if not runner.spec_algorithm.is_eagle() or runner.server_args.speculative_eagle_topk != 1:
         return "only EAGLE with speculative_eagle_topk 1 drafts chains"
@@ -99,6 +102,15 @@ def why_not(backend: Any, runner: Any, release: str | None) -> str | None:
         check(backend, runner)
     except RefusedError as refused:
         return str(refused)
+    return None
+
+
+def why_not_unasked(backend: Any, runner: Any) -> str | None:
+    """Why a backend that could is left alone unless the operator asks; None: it was measured on a server."""
+    if _path(backend) != _TRITON:
+        return f"its speed was not measured on this backend: {ENV}=1 turns it on"
+    if is_mla(runner):
+        return f"with MLA only its kernel was measured, on no server: {ENV}=1 turns it on"
     return None
 
 
@@ -209,6 +221,10 @@ def decode_view(forward_batch: Any, rows: dict[str, Any]) -> Any:
     for name, value in rows.items():
         setattr(view, name, value)
     return view
+
+
+def _path(backend: Any) -> str:
+    return f"{type(backend).__module__}.{type(backend).__qualname__}"
 
 
 def _one_apart(lengths: Any, width: int) -> Any:

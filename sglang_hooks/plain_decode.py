@@ -33,6 +33,7 @@ from sglang_hooks.guard import Guard
 from sglang_hooks.plain_decode_attention import RefusedError
 from sglang_hooks.plain_decode_step import is_greedy_root
 from sglang_hooks.plain_decode_worker import DepthZero
+from sglang_hooks.recorder import mark_cold
 from sglang_hooks.status import PlainDecodeStatus
 
 logger = logging.getLogger("specgov")
@@ -240,6 +241,7 @@ class PlainDecodeHooks:
             zero.drop_kept(batch)
             with self._frozen_prefill as usable:
                 if usable and zero.prefill_gear() == "frozen":
+                    mark_cold(batch.reqs)
                     return zero.tensors.draft_input(next_token_ids)
         return original(worker, batch, target_hidden_states, next_token_ids, *args, **kwargs)
 

@@ -88,12 +88,13 @@ def _refuse_model(backend: Any, runner: Any) -> str | None:
     return next((reason for applies, reason in refusals if applies), None)
 
 
-def _is_mla(runner: Any) -> bool:
+def is_mla(runner: Any) -> bool:
+    """Whether the target has latent attention."""
     return str(getattr(runner.model_config.attention_arch, "name", "")) == "MLA"
 
 
 def _refuse_mla(_backend: Any, runner: Any) -> str | None:
-    return "MLA models are not proven on this attention backend" if _is_mla(runner) else None
+    return "MLA models are not proven on this attention backend" if is_mla(runner) else None
 
 
 def _refuse_triton(_backend: Any, _runner: Any) -> str | None:
@@ -122,7 +123,7 @@ def _refuse_flash_attention(backend: Any, _runner: Any) -> str | None:
 
 def _refuse_hybrid(backend: Any, runner: Any) -> str | None:
     """A split backend serves DECODE by its decode side, so that side must be known too."""
-    if _is_mla(runner) and not backend.spec_attn_is_decode:
+    if is_mla(runner) and not backend.spec_attn_is_decode:
         # The model shapes its MLA inputs for the side that SGLang would verify with.
         return "an MLA model with split attention backends needs --speculative-attention-mode decode"
     inner = backend.decode_backend

@@ -246,7 +246,7 @@ class SchedulerHooks:
                 self._record, control, batch, result, launch, live, prefill_behind=behind
             )
         if batch.forward_mode.is_extend():
-            return lambda: control.recorder.prefill(self._clock())
+            return lambda: control.recorder.prefill(self._clock(), batch.reqs)
         return None
 
     def _record(

@@ -21,6 +21,12 @@ Behind = Literal["prefill", "switch"]
 _COLD_MARK = "specgov_cold"
 
 
+def mark_cold(requests: Iterable[object]) -> None:
+    """Note that these requests' draft KV cache has a gap from now on; any objects that take attributes."""
+    for request in requests:
+        setattr(request, _COLD_MARK, True)
+
+
 class Cell:
     """Counters of one (batch bucket, depth, gear); `docs/protocol.md` says what each one is."""
 
@@ -58,8 +64,8 @@ class Recorder:
         self._prefill_s: float | None = None
         self._any_cold = False
 
-    def prefill(self, now_s: float) -> None:
-        """A prefill batch was processed, until `now_s`: the decode interval around it is no decode step's.
+    def prefill(self, now_s: float, requests: Iterable[object] = ()) -> None:
+        """A prefill batch of `requests` was processed, until `now_s`; the interval around it is no step's.
 
         The time from here to the next decode result is kept apart: it is that step's, give or take the
         rest of the prefill (the draft model's) and the time that processing took.
@@ -67,12 +73,7 @@ class Recorder:
         self.prefill_batches += 1
         self._prefill_since = True
         self._prefill_s = now_s
-
-    def mark_cold(self, requests: Iterable[object]) -> None:
-        """Note that these requests' draft KV cache has a gap from now on."""
-        self._any_cold = True
-        for request in requests:
-            setattr(request, _COLD_MARK, True)
+        self._any_cold = self._any_cold or any(hasattr(request, _COLD_MARK) for request in requests)
 
     def decode(
         self,
@@ -107,7 +108,8 @@ class Recorder:
             cell.tokens += len(requests) + sum(accepted)
             self._count_accepted(cell, requests, accepted)
             if gear in ("cold", "frozen"):
-                self.mark_cold(requests)
+                mark_cold(requests)
+                self._any_cold = True
         self._time(cell, now_s, (depth, gear), batch_size if requests else 0, context_tokens, behind=behind)
 
     def cells(self) -> list[dict[str, Any]]:

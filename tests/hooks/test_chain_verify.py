@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sglang_hooks import chain_verify, compat
-from sglang_hooks.chain_verify import ChainVerifyHooks, install, why_not
+from sglang_hooks.chain_verify import ChainVerifyHooks, install, why_not, why_not_unasked
 from sglang_hooks.guard import Guard
 from sglang_hooks.plain_decode_attention import check, describe
 from sglang_hooks.status import ChainVerifyStatus
@@ -85,7 +85,7 @@ def status():
 @pytest.fixture
 def hooks(status, monkeypatch):
     monkeypatch.setattr(compat, "sglang_version", lambda: "0.5.17")
-    return ChainVerifyHooks(status, Guard())
+    return ChainVerifyHooks(status, Guard(), everywhere=False)
 
 
 @pytest.fixture
@@ -96,16 +96,16 @@ def adapted(hooks):
 # -- who is adapted
 
 
-def test_nothing_is_hooked_unless_it_is_turned_on(monkeypatch, status):
+def test_turned_off_nothing_is_hooked(monkeypatch, status):
     """By the environment variable, and the status says which."""
-    monkeypatch.delenv(chain_verify.ENV, raising=False)
+    monkeypatch.setenv(chain_verify.ENV, "0")
     registered = {}
     install(registered.__setitem__, status, Guard())
     assert not registered
     assert status.to_json() == {
-        "in_force": False, "backend": None, "reason": "not turned on: SPECGOV_CHAIN_VERIFY=1 does",
+        "in_force": False, "backend": None, "reason": "turned off by SPECGOV_CHAIN_VERIFY=0",
     }  # fmt: skip
-    monkeypatch.setenv(chain_verify.ENV, "1")
+    monkeypatch.delenv(chain_verify.ENV)
     install(registered.__setitem__, status, Guard())
     assert set(registered) == {compat.GET_ATTENTION_BACKEND, compat.INIT_ATTENTION_BACKENDS}
 
@@ -164,6 +164,29 @@ def test_what_was_not_proven_keeps_sglangs_own_verify_and_says_why(backend, on, 
 @pytest.mark.parametrize(("path", "arch"), [(TRITON, "MHA"), (TRITON, "MLA"), (AMX, "MHA")])
 def test_what_was_proven_has_nothing_against_it(path, arch):
     assert why_not(backend_of(path), target(arch=arch), RELEASE[path]) is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "on", "reason"),
+    [
+        (triton(), target(), None),
+        (triton(), target(arch="MLA"), "with MLA only its kernel was measured"),
+        (backend_of(AMX), target(), "its speed was not measured on this backend"),
+    ],
+)
+def test_what_was_not_measured_on_a_server_has_to_be_asked_for(backend, on, reason):
+    """And the reason says what to type."""
+    said = why_not_unasked(backend, on)
+    assert (said is None) if reason is None else (reason in said and "SPECGOV_CHAIN_VERIFY=1" in said)
+
+
+@pytest.mark.parametrize(("everywhere", "name"), [(True, "ChainVerify"), (False, "")])
+def test_asked_for_it_is_on_wherever_it_is_known_how(status, monkeypatch, everywhere, name):
+    monkeypatch.setattr(compat, "sglang_version", lambda: "0.5.17")
+    hooks = ChainVerifyHooks(status, Guard(), everywhere=everywhere)
+    backend = hooks.around_get_attention_backend(lambda _runner: triton(), target(arch="MLA"))
+    assert type(backend).__name__ == f"{name}TritonAttnBackend"
+    assert status.in_force is everywhere
 
 
 def test_a_failure_leaves_sglangs_backend_and_is_counted(hooks, status):

@@ -9,6 +9,7 @@ from sglang_hooks.guard import Guard
 from sglang_hooks.plain_decode import PlainDecodeHooks, install
 from sglang_hooks.plain_decode_attention import RefusedError
 from sglang_hooks.plain_decode_lengths import KnownLengths
+from sglang_hooks.recorder import Recorder
 from sglang_hooks.status import PlainDecodeStatus
 
 
@@ -360,12 +361,16 @@ def test_without_the_overlap_scheduler_the_next_draft_gets_a_stub():
 def test_the_draft_prefill_runs_unless_new_requests_will_be_frozen(prefill, runs):
     """By the gear that they will decode in, not by the one of the last step."""
     hooks = make_hooks(gear="frozen", prefill=prefill)
-    done = hooks.around_draft_extend_for_prefill(sglang, DRAFT_WORKER, make_batch(), "hidden", "next")
-    assert done == (
-        ("SGLang's own", (DRAFT_WORKER, done[1][1], "hidden", "next"), {})
-        if runs
-        else ("draft input", "next")
-    )
+    batch = make_batch()
+    batch.reqs = [make(), make()]
+    done = hooks.around_draft_extend_for_prefill(sglang, DRAFT_WORKER, batch, "hidden", "next")
+    own = ("SGLang's own", (DRAFT_WORKER, batch, "hidden", "next"), {})
+    assert done == (own if runs else ("draft input", "next"))
+    recorder = Recorder()
+    recorder.prefill(1.0, batch.reqs)
+    recorder.decode(2.0, 1, "on", batch_size=2, requests=batch.reqs, accepted=[1, 0], context_tokens=9)
+    (cell,) = recorder.cells()
+    assert cell["accepted" if runs else "accepted_after_cold"] == [1, 1], "what they draft is counted apart"
 
 
 # -- the relay

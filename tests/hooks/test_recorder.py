@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang_hooks.recorder import BUCKETS, Recorder
+from sglang_hooks.recorder import BUCKETS, Recorder, mark_cold
 from tests.hooks.fakes import Request
 
 
@@ -128,12 +128,14 @@ def test_requests_that_lived_through_a_cold_step_are_counted_apart():
 
 
 def test_a_request_whose_draft_prefill_was_skipped_is_after_cold():
-    """Plain decoding marks such requests itself."""
+    """Plain decoding marks such requests itself, when it leaves their draft prefill out."""
     recorder = Recorder()
-    request = Request()
-    recorder.mark_cold([request])
-    decode(recorder, 1.0, [2], requests=[request])
-    assert only_cell(recorder)["accepted_after_cold"] == [0, 0, 1]
+    frozen, fresh = Request(), Request()
+    mark_cold([frozen])
+    recorder.prefill(0.9, [frozen, fresh])
+    decode(recorder, 1.0, [2, 1], requests=[frozen, fresh])
+    cell = only_cell(recorder)
+    assert (cell["accepted"], cell["accepted_after_cold"]) == ([0, 1, 0], [0, 0, 1])
 
 
 def test_memory_is_bounded_by_buckets_and_arms():
