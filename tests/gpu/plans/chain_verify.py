@@ -4,8 +4,8 @@ MODEL=llama8b, LEVELS=1,8,32,64,128,256, DEPTHS=0,1,2,4, ROUNDS=2, WINDOW_S=1.5,
 PARTS=equal,speed,kernels, KERNELS_S=60, PAIR=folder.  About 5 minutes.
 
 Three servers on one GPU, on unit-gain weights: `plain` without speculation, `own` with SGLang's verify,
-`chain` with SPECGOV_CHAIN_VERIFY=1.  `equal`: what `chain` says at depth 0 becomes the drafts of both
-(tests/engine/oracle_drafts.py), so a verify that is right accepts nearly all of them (not all: in bfloat16
+`chain` with the decode kernel (SPECGOV_CHAIN_VERIFY=0 and 1).  `equal`: what `chain` says at depth 0 becomes
+the drafts of both (tests/engine/oracle_drafts.py), so a verify that is right accepts nearly all of them (not all: in bfloat16
 near ties fall otherwise when several tokens are computed together).  On random weights near ties are
 everywhere, so PAIR names a pair that has learned (tests/benchmarks/after_cold/train_pair.py), and `equal`
 alone is run.  `speed`: windows alternated between all servers and depths, acceptance simulated.  `kernels`:
@@ -48,7 +48,7 @@ async def run(kit: Kit) -> None:
     env = UNIT | {"ORACLE_FILE": str(oracle)}
     plain, own, chain = await kit.start(
         setups.plain(env=UNIT, **K),
-        setups.table("own", DEPTHS, env=env, **K),
+        setups.table("own", DEPTHS, env=env | {"SPECGOV_CHAIN_VERIFY": "0"}, **K),
         setups.table("chain", DEPTHS, env=env | {"SPECGOV_CHAIN_VERIFY": "1"}, **K),
     )
     for server in (own, chain):
@@ -79,8 +79,8 @@ async def learned_pair(kit: Kit, oracle: Path) -> None:
     env = {"ORACLE_FILE": str(oracle)}
     own, chain = await kit.start(
         *(
-            setups.known(setups.table(name, DEPTHS, env=env | more), HERE / PAIR)
-            for name, more in (("own", {}), ("chain", {"SPECGOV_CHAIN_VERIFY": "1"}))
+            setups.known(setups.table(name, DEPTHS, env=env | {"SPECGOV_CHAIN_VERIFY": wanted}), HERE / PAIR)
+            for name, wanted in (("own", "0"), ("chain", "1"))
         )
     )
     for server in (own, chain):

@@ -2,8 +2,8 @@
 
 The arms run one after another (they share a GPU), most telling first.  TRACE_SCALE=1 is a minute an arm (10:
 the ten-minute trace), ATTENTION=triton|fa3, ARMS=plain,governed,adaptive,depth-4,depth-2,depth-1,off-cold;
-chain/depth-2 and so on: on a server of its own with SPECGOV_CHAIN_VERIFY=1, which in the plan's own
-environment is for all servers.
+own/depth-2, chain/depth-2 and so on: on a server with SPECGOV_CHAIN_VERIFY=0 or 1; unnamed, as the plugin
+has it by default, or as that variable says in the plan's own environment.
 """
 
 import asyncio
@@ -33,6 +33,7 @@ SERVERS = {
     "plain": setups.plain(**K),
     "adaptive": setups.adaptive(**K),
     "table": setups.table(**K),
+    "own": setups.table("own", env={"SPECGOV_CHAIN_VERIFY": "0"}, **K),
     "chain": setups.table("chain", env={"SPECGOV_CHAIN_VERIFY": "1"}, **K),
 }
 
