@@ -4,12 +4,12 @@ MODEL=llama8b, LEVELS=1,8,32,64,128,256, DEPTHS=0,1,2,4, ROUNDS=2, WINDOW_S=1.5,
 PARTS=equal,speed,kernels, KERNELS_S=60, PAIR=folder.  About 5 minutes.
 
 Three servers on one GPU, on unit-gain weights: `plain` without speculation, `own` with SGLang's verify,
-`chain` with the decode kernel (SPECGOV_CHAIN_VERIFY=0 and 1).  `equal`: what `chain` says at depth 0 becomes
+`chain` with the decode kernel (SPECGOV_CHAIN_VERIFY=0 and 1). `equal`: what `chain` says at depth 0 becomes
 the drafts of both (tests/engine/oracle_drafts.py), so a verify that is right accepts nearly all of them (not
-all: in bfloat16 near ties fall otherwise when several tokens are computed together).  On random weights near ties are
-everywhere, so PAIR names a pair that has learned (tests/benchmarks/after_cold/train_pair.py), and `equal`
-alone is run.  `speed`: windows alternated between all servers and depths, acceptance simulated.  `kernels`:
-kernels/verify_kernels.py, when the servers are gone.
+all: in bfloat16 near ties fall otherwise when several tokens are computed together). On random weights near
+ties are everywhere, so PAIR names a pair that has learned (tests/benchmarks/after_cold/train_pair.py), and
+`equal` alone is run. `speed`: windows alternated between all servers and depths, acceptance simulated.
+`kernels`: kernels/verify_kernels.py, when the servers are gone.
 """
 
 import asyncio
