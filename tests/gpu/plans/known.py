@@ -166,7 +166,9 @@ async def constrained(kit: Kit, server) -> None:
     """JSON by schema, greedy and sampled, while depths and gears switch four times a second."""
     # the first sampled verify may have SGLang compile its kernels for minutes, answering nothing meanwhile
     sampled = {"temperature": 1.0, "max_new_tokens": 8}
-    await server.http.post("/generate", json={"input_ids": [[5]], "sampling_params": sampled, "stream": False})
+    await server.http.post(
+        "/generate", json={"input_ids": [[5]], "sampling_params": sampled, "stream": False}
+    )
     end_s = kit.now() + JSON_SECONDS
     counts = {"valid": 0, "invalid": 0, "accepted_drafts": 0, "switches": 0}
     bad: list[str] = []
