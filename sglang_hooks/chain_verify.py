@@ -42,11 +42,15 @@ Original = Callable[..., Any]
 def install(register: Callable[[str, Original], None], status: ChainVerifyStatus, guard: Guard) -> None:
     """Go around the making of the target's attention backends through `register(dotted path, hook)`.
 
-    Unless it is turned off; `status` says from then on what is in force.
+    Unless it is turned off or known on no backend of this release; `status` says then what is in force.
     """
     wanted = os.environ.get(ENV, "").strip()
     if wanted == "0":
         status.reason = f"turned off by {ENV}=0"
+        return
+    release = compat.sglang_version()
+    if not any(release in releases for releases in KNOWN.values()):
+        status.reason = f"not known on SGLang {release}"
         return
     hooks = ChainVerifyHooks(status, guard, everywhere=wanted == "1")
     register(compat.GET_ATTENTION_BACKEND, hooks.around_get_attention_backend)

@@ -96,8 +96,8 @@ def adapted(hooks):
 # -- who is adapted
 
 
-def test_turned_off_nothing_is_hooked(monkeypatch, status):
-    """By the environment variable, and the status says which."""
+def test_turned_off_or_not_known_nothing_is_hooked(monkeypatch, status):
+    """By the environment variable or for the release, and the status says which."""
     monkeypatch.setenv(chain_verify.ENV, "0")
     registered = {}
     install(registered.__setitem__, status, Guard())
@@ -106,6 +106,10 @@ def test_turned_off_nothing_is_hooked(monkeypatch, status):
         "in_force": False, "backend": None, "reason": "turned off by SPECGOV_CHAIN_VERIFY=0",
     }  # fmt: skip
     monkeypatch.delenv(chain_verify.ENV)
+    monkeypatch.setattr(compat, "sglang_version", lambda: "0.5.22")
+    install(registered.__setitem__, status, Guard())
+    assert (registered, status.reason) == ({}, "not known on SGLang 0.5.22")
+    monkeypatch.setattr(compat, "sglang_version", lambda: "0.5.23")
     install(registered.__setitem__, status, Guard())
     assert set(registered) == {compat.GET_ATTENTION_BACKEND, compat.INIT_ATTENTION_BACKENDS}
 
