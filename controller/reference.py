@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 from typer.main import get_command
 
+from controller.attribute_docs import attribute_docs
 from controller.benefit import Reference
 from controller.benefit_recorder import BenefitRecorder
 from controller.cli import make_app
@@ -76,7 +77,7 @@ def settings_page() -> str:
 
 def _top_level() -> list[Row]:
     plain = {name: field for name, field in Settings.model_fields.items() if not _section(field)}
-    return _model_rows(plain, Settings.model_json_schema())
+    return _model_rows(plain, Settings)
 
 
 def _section(field: FieldInfo) -> list[Row]:
@@ -85,16 +86,17 @@ def _section(field: FieldInfo) -> list[Row]:
         return _dataclass_rows(kind)
     if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
         return []
-    return _model_rows(kind.model_fields, kind.model_json_schema())
+    return _model_rows(kind.model_fields, kind)
 
 
-def _model_rows(fields: Mapping[str, FieldInfo], schema: dict[str, Any]) -> list[Row]:
+def _model_rows(fields: Mapping[str, FieldInfo], model: type[BaseModel]) -> list[Row]:
+    schema, docs = model.model_json_schema(), attribute_docs(model)
     return [
         (
             name,
             _default(field.get_default(call_default_factory=True)),
             _value(name, schema["properties"][name]),
-            field.description or "",
+            docs.get(name, ""),
         )
         for name, field in fields.items()
     ]
@@ -104,7 +106,7 @@ def _dataclass_rows(params: type[Any], prefix: str = "") -> list[Row]:
     """One row a field; fields that are dataclasses themselves become dotted rows."""
     adapter = TypeAdapter(strict_params(params))
     schema = adapter.json_schema()
-    entries, bounds = schema.get("properties", {}), bounds_of(params)
+    entries, bounds, docs = schema.get("properties", {}), bounds_of(params), attribute_docs(params)
     rows: list[Row] = []
     for f in dataclasses.fields(params):
         default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
@@ -116,8 +118,7 @@ def _dataclass_rows(params: type[Any], prefix: str = "") -> list[Row]:
                 entry |= _as_schema(bounds[f.name][0])
             if "enum" in entry:  # what the record's own check refuses is none of the choices
                 entry["enum"] = [each for each in entry["enum"] if _accepts(adapter, {f.name: each})]
-            text = entries[f.name].get("description", "")
-            rows.append((prefix + f.name, _default(default), _value(f.name, entry), text))
+            rows.append((prefix + f.name, _default(default), _value(f.name, entry), docs.get(f.name, "")))
     return rows
 
 

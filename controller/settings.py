@@ -33,13 +33,13 @@ from policies import registry
 from policies.guards import GuardParams
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-_STRICT = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+_STRICT = ConfigDict(extra="forbid", frozen=True)
 
 
 def strict_params(params: type[Any]) -> type[Any]:
-    """The parameter dataclass, made to refuse unknown keys and to describe its fields by their docstrings."""
+    """The parameter dataclass, made to refuse unknown keys."""
     if "__pydantic_config__" not in vars(params):
-        params.__pydantic_config__ = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+        params.__pydantic_config__ = ConfigDict(extra="forbid")
     return params
 
 
@@ -301,7 +301,6 @@ class Settings(BaseSettings):
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
         nested_model_default_partial_update=True,
     )
 

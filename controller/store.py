@@ -38,6 +38,9 @@ MAX_LEARNED = 16
 """Deployments whose knowledge is kept; the longest unused goes first."""
 TRIM_EVERY = 64
 """Rows written between two looks at the bounds."""
+CACHE_KIB = 256
+"""SQLite's own cache of pages.  With its usual 2000 KiB the process grows by 2 MB while the file does; on a
+file of 54 MB, reads and writes were as quick with this one, for the system caches files too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class Store:
             self._db.execute(f"PRAGMA {pragma}")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.execute("PRAGMA journal_size_limit=4194304")
+        self._db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 RECORD_PATIENCE_S = 1.0
 """How long a turn waits for its own record."""
+MEMORY_BYTES = 4 << 20
+"""At most this is kept in memory in place of a file: a fault of the disk must not end in one of memory."""
 CLOSE_WITHIN_S = 5.0
 """For what is kept to be written at the end; a disk that hangs must not keep a pod from ending."""
 
@@ -229,8 +231,11 @@ def make_otel(settings: Settings) -> OtelRecorder | None:
 
 def keep_store(settings: Settings) -> StoreKeeper:
     """The state database, or, as long as it cannot be used, one in memory and the reason."""
-    limits = {"max_rows": settings.store.max_decisions, "max_bytes": settings.store.max_bytes}
-    return StoreKeeper(opener(settings.store_path, **limits), opener(Path(":memory:"), **limits))
+    rows, size = settings.store.max_decisions, settings.store.max_bytes
+    return StoreKeeper(
+        opener(settings.store_path, max_rows=rows, max_bytes=size),
+        opener(Path(":memory:"), max_rows=rows, max_bytes=min(size, MEMORY_BYTES)),
+    )
 
 
 def _seed(path: Path | None) -> list[Learned]:

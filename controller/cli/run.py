@@ -50,9 +50,10 @@ def run(
 
 def start(settings: Settings) -> None:
     """Run a sidecar until a signal ends it."""
-    from controller import logs, serving, wiring  # noqa: PLC0415  keeps the other commands quick
+    from controller import lean_imports, logs, serving, wiring  # noqa: PLC0415  keeps the others quick
 
     logs.configure(settings.log.level, settings.log.format, settings.log.repeat_s)
+    lean_imports.leave_out_pydantic_v1()
     with serving.listen(settings.api) as listener:
         assembly = wiring.assemble(settings)
         host, port = listener.getsockname()[:2]

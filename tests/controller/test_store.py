@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _sqlite3
+import ctypes
 import os
 import signal
 import sqlite3
@@ -14,7 +16,9 @@ import pytest
 from controller.audit import Audit
 from controller.errors import StoreError
 from controller.overrides import Override, Overrides
+from controller.settings import load
 from controller.store import MIGRATIONS, LogRow, Store
+from controller.wiring import keep_store
 from policies.types import Mode
 
 ORDER = Override(Mode.OFF, None, "incident 7", "jo", 100.0, 160.0)
@@ -133,6 +137,40 @@ def test_the_log_is_bounded_in_bytes(tmp_path):
         store.append([LogRow(i, 0.0, "event", "x", {"text": "y" * 10_000})])
     store.close()
     assert path.stat().st_size < 2 << 20
+
+
+def sqlite_bytes():
+    """What SQLite holds of this process's memory, by its own account."""
+    for library in (getattr(_sqlite3, "__file__", None), None):
+        used = getattr(ctypes.CDLL(library), "sqlite3_memory_used", None)
+        if used is not None:
+            used.restype = ctypes.c_int64
+            return int(used())
+    return pytest.skip("this Python hides the symbols of its SQLite")
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    """4 MB of rows, written and read: SQLite holds less than 0.5 MB of them; as it comes, it holds 2.3 MB."""
+    before = sqlite_bytes()
+    store = open_store(tmp_path / "state.db", max_rows=10**6, max_bytes=8 << 20)
+    for first in range(1, 1025, 32):
+        store.append([LogRow(first + i, 0.0, "event", "x", {"text": "y" * 4000}) for i in range(32)])
+    assert len(store.page(limit=1000)) == 1000
+    assert sqlite_bytes() - before < 500_000
+    store.close()
+
+
+def test_what_is_kept_in_place_of_a_file_takes_4_mib_of_memory_at_most(tmp_path):
+    """The file cannot be made; of 8 MB of rows the latest are there, and less than 4 MiB of them."""
+    (tmp_path / "file").touch()
+    keeper = keep_store(load(flags={"store": {"path": tmp_path / "file" / "state.db"}}, environ={}))
+    assert keeper.problem is not None
+    for first in range(1, 2049, 64):
+        keeper.store.append([LogRow(first + i, 0.0, "event", "x", {"text": "y" * 4000}) for i in range(64)])
+    kept = keeper.store.page(limit=5000)
+    assert kept[0].id == 2048
+    assert 500 < len(kept) <= 1024
+    keeper.close()
 
 
 class BrokenStore:
