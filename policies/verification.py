@@ -10,6 +10,9 @@ account of its own): of drafts that are made no more, only what was seen since a
 a change that answers a fall of acceptance would be blamed for it.  A loss must exceed the errors of both
 speeds and of S.  "Before" is just before: a speed fades while it is not seen.  Requests that lived through a
 cold step are left out.
+
+The policy is told which arms rest where, so that it can choose the next best; one that does not listen gets
+what was in force there before.
 """
 
 from __future__ import annotations
@@ -100,18 +103,18 @@ class Trial:
     since_s: float
     after: Speed = field(default_factory=Speed)
 
-    def compare(self, survival: Survival) -> Comparison:
+    def compare(self, survival: Survival) -> Rates:
         """Both rates at the acceptance that `survival` knows now."""
         depths = [self.arm_before.depth, self.arm.depth]
         tokens = yields(*survival.conditional(max(1, *depths)), depths)
         before, after = np.exp(tokens.log_tokens) * [self.baseline.mean, self.after.mean]
         of_tokens = math.sqrt(tokens.difference_variance(np.array([0]))[0, 1])
         error = math.hypot(self.baseline.error, self.after.error, of_tokens)
-        return Comparison(float(before), float(after), error)
+        return Rates(float(before), float(after), error)
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Rates:
     """Tokens per second before and after a change, and the standard error of their log ratio."""
 
     before: float
@@ -144,10 +147,11 @@ class Verified(Guard):
 
     def decide(self, observation: Observation) -> Decision:
         """The proposal, without arms that rest; or the schedule before, when the change has failed."""
-        proposal = self.inner.decide(observation)
         dt_s = elapsed_s(self._now_s, observation.now_s)
         self._clock_s += dt_s
         self._now_s = observation.now_s
+        resting = tuple((KNOTS[k], arm) for k, arm in self._resting())
+        proposal = self.inner.decide(dataclasses.replace(observation, resting=resting))
         cells = sound_cells(observation.cells)
         self._measure(cells, dt_s)
         if proposal.action is Action.RELEASE:
@@ -171,7 +175,7 @@ class Verified(Guard):
             if self._trial is not None and key == (self._trial.bucket, self._trial.arm):
                 self._trial.after.add(speed, self._tick)
 
-    def _judge(self) -> tuple[Trial, Comparison] | None:
+    def _judge(self) -> tuple[Trial, Rates] | None:
         """The trial, when it has failed; one that has passed or waited too long ends."""
         trial, p = self._trial, self._params
         if trial is None:
@@ -187,7 +191,7 @@ class Verified(Guard):
             return None
         return trial, seen
 
-    def _take_back(self, trial: Trial, seen: Comparison) -> Decision:
+    def _take_back(self, trial: Trial, seen: Rates) -> Decision:
         key = (trial.bucket, trial.arm)
         rest = self._rests.get(key, Rested(0.0, self._params.rest_s))
         self._rests[key] = Rested(self._clock_s + rest.next_s, min(2 * rest.next_s, self._params.max_rest_s))
@@ -234,9 +238,12 @@ class Verified(Guard):
         known = dataclasses.replace(baseline, ticks=baseline.known(self._tick))
         self._trial = Trial(k, arm, current, before, known, self._clock_s)
 
+    def _resting(self) -> list[tuple[int, Arm]]:
+        return [key for key, rest in self._rests.items() if self._clock_s < rest.until_s]
+
     def _without_resting(self, schedule: Schedule, current: Schedule) -> Schedule:
         """`schedule`, but as in `current` in every bucket where its arm rests."""
-        resting = {key for key, rest in self._rests.items() if self._clock_s < rest.until_s}
+        resting = self._resting()
         if not resting:
             return schedule
         starts = sorted({*KNOTS, *(r.min_batch_size for r in (*schedule.rows, *current.rows))})

@@ -168,6 +168,18 @@ def test_only_the_bucket_where_it_failed_is_kept_from_an_arm() -> None:
     assert arms == {4: Arm(3), 8: Arm(1), 11: Arm(1), 12: Arm(3), 64: OFF_COLD}
 
 
+def test_the_policy_is_told_which_arm_rests_where() -> None:
+    """Depth 3 failed at 8 requests: so says every observation for 60 s, and none after."""
+    guard, script, _ = changed(800.0)
+    told = []
+    script.decide = lambda observation: (
+        told.append(observation.resting) or Decision(Action.GOVERN, Reason.FIXED, "as told", SHALLOW)
+    )
+    for t in (30, 80):
+        guard.decide(tick(t, Arm(1), 1000.0))
+    assert told == [((8, Arm(3)),), ()]
+
+
 def test_verification_needs_ticks_of_the_bucket() -> None:
     """The load has moved to 64 requests: nothing is compared, nothing is taken back."""
     script = Script(SHALLOW)
