@@ -150,6 +150,10 @@ PHRASES: Sequence[tuple[tuple[str, ...], Callable[..., str]]] = (
     (("batch_bucket",), lambda size: f"from batch size: {said(size)}"),
     (("chosen",), _chosen),
     (("runner_up",), _runner_up),
+    (
+        ("resting_arms",),
+        lambda arms: f"at rest here after it failed: depth {', '.join(arms)}" if arms else "",
+    ),
     (("unknown_arms",), lambda arms: f"not measured yet: depth {', '.join(arms)}" if arms else ""),
     (("acceptance_by_position", "acceptance_se"), _acceptance),
     (("context_tokens_per_request",), lambda tokens: f"context: {tokens:.0f} tokens per request"),
@@ -188,8 +192,10 @@ PHRASES: Sequence[tuple[tuple[str, ...], Callable[..., str]]] = (
     ),
     (("failures", "fallback"), lambda n, back: f"failed {n} times in a row; fallback: {back or 'not yet'}"),
     (
-        ("arm", "before_tok_s", "after_tok_s", "rest_s"),
-        lambda arm, b, a, s: f"depth {arm} brought {a:.0f} tok/s, {b:.0f} before it; it rests for {s:.0f} s",
+        ("arm", "before_tok_s", "after_tok_s", "relative_error", "rest_s"),
+        lambda arm, b, a, e, s: (
+            f"depth {arm} brought {a:.0f} tok/s, {b:.0f} before it, ± {100 * e:.1f} %; it rests for {s:.0f} s"
+        ),
     ),
     (("mode", "actor"), lambda mode, who: f"ordered: {mode.replace('_', ' ')}, by {who or 'someone'}"),
 )

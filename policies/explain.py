@@ -26,6 +26,7 @@ def explain(outlook: Outlook, models: Models, chosen: Indices, batch: float) -> 
         "context_tokens_per_request": round(models.cost.context, 1),
         "loss_per_rise_from_cold_s": round(models.ledger.loss_s(Gear.COLD, models.load.step_s), 4),
         "loss_per_rise_from_frozen_s": round(models.ledger.loss_s(Gear.FROZEN, models.load.step_s), 4),
+        "resting_arms": [str(arm) for a, arm in enumerate(outlook.arms) if outlook.barred[g, a]],
         "unknown_arms": [
             str(arm) for arm, known in zip(outlook.arms, outlook.known, strict=True) if not known
         ],
@@ -66,7 +67,9 @@ def describe(evidence: dict[str, Any], batch: float, changed: bool) -> str:
     text = f"depth {chosen['arm']} {verb} at batch size {batch:g}: {_rate(chosen)} while decoding"
     if other is not None:
         ahead = other["predicted_tok_s"] > chosen["predicted_tok_s"]
+        rests = other["arm"] in evidence["resting_arms"]
         rank = "may be better, not surely" if ahead else "is second best"
+        rank = "rests after it failed" if rests else rank
         text += f"; depth {other['arm']} {rank}: {_rate(other)}"
     if evidence["unknown_arms"]:
         text += f"; not measured yet: depth {', '.join(evidence['unknown_arms'])}"

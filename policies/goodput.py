@@ -106,7 +106,7 @@ class Goodput:
             return unbuilt.hold("any depth", ())
         cells = sound_cells(observation.cells)
         self._learn(observation, cells)
-        self.outlook = Outlook.of(self.models, arms)
+        self.outlook = Outlook.of(self.models, arms, observation.resting)
         incumbent = self.outlook.indices(*self._in_force(observation, arms))
         regime = self._regime(observation, incumbent)
         chosen, saving = self._choose(regime, incumbent)

@@ -9,7 +9,7 @@ its error from `step_cost.py`, what cold costs later from `gears.py`, what occur
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,7 +21,7 @@ from policies.gears import ColdLedger, is_cold
 from policies.load import Load, grid
 from policies.probing import Prospect, present_share
 from policies.selection import Surface
-from policies.step_cost import CostField, StepCost, bucket_index
+from policies.step_cost import KNOTS, CostField, StepCost, bucket_index
 from policies.types import Arm, Gear, Row, Schedule
 
 Floats = npt.NDArray[np.float64]
@@ -34,6 +34,8 @@ NEARBY = 2
 """Buckets (about an octave) within which what was timed says enough to let values decide."""
 WORTH = 0.1
 """Share of decode time near the present batch size that makes it worth to try off once for certain."""
+BARRED = 20.0
+"""Log-goodput taken off where an arm rests: no gain comes near it."""
 UNSEEN_SHARE = 1e-4
 """Weight of a batch size that has not occurred."""
 SPREAD = np.array([0.02, 0.04, 0.09, 0.7, 0.09, 0.04, 0.02])
@@ -75,10 +77,12 @@ class Outlook:
     """Arms that were ever timed."""
     spared: Floats
     """Log-goodput that an arm brings outside of decode steps, sizes x arms: frozen spares draft prefills."""
+    barred: npt.NDArray[np.bool_]
+    """Where an arm rests because it failed, sizes x arms."""
 
     @classmethod
-    def of(cls, models: Models, arms: Sequence[Arm]) -> Outlook:
-        """Ask the models about `arms` (in the order of `step_cost.ordered`)."""
+    def of(cls, models: Models, arms: Sequence[Arm], resting: Iterable[tuple[int, Arm]] = ()) -> Outlook:
+        """Ask the models about `arms` (in the order of `step_cost.ordered`); `resting`: see `Observation`."""
         field = models.cost.field(arms)
         depths = [arm.depth for arm in field.arms]
         p, variance = models.survival.conditional(max([1, *depths]))
@@ -94,12 +98,13 @@ class Outlook:
         steps = DRAFT_PREFILL_STEPS * np.exp(np.minimum(0.0, shortest - log_s))
         spared = frozen[None, :] * np.log1p(steps * models.load.prefills(SIZES)[:, None])
         spared = spared * (models.survival.staleness <= BLIND)
-        return cls(field.arms, expected, field, log_rate, covariance, known, spared)
+        barred = _barred(field.arms, resting)
+        return cls(field.arms, expected, field, log_rate, covariance, known, spared, barred)
 
     @property
     def value(self) -> Floats:
-        """What counts, sizes x arms: `log_rate`, and what is spared beside it."""
-        return self.log_rate + self.spared
+        """What counts, sizes x arms: `log_rate`, and what is spared beside it; next to nothing at rest."""
+        return self.log_rate + self.spared - BARRED * self.barred
 
     def error(self, incumbent: Indices) -> Floats:
         """Standard error of log_rate[g, a] - log_rate[g, incumbent[g]]; shared error cancels."""
@@ -140,6 +145,16 @@ def _alike(arms: Sequence[Arm], known: npt.NDArray[np.bool_]) -> None:
     gears = [arm.gear for arm in arms]
     if Gear.FROZEN in gears and Gear.COLD in gears:
         known[gears.index(Gear.FROZEN)] |= known[gears.index(Gear.COLD)]
+
+
+def _barred(arms: Sequence[Arm], resting: Iterable[tuple[int, Arm]]) -> npt.NDArray[np.bool_]:
+    """Sizes x arms: where an arm rests."""
+    bucket_of = np.searchsorted(KNOTS, STARTS, side="right") - 1
+    barred = np.zeros((len(STARTS), len(arms)), dtype=np.bool_)
+    for size, arm in resting:
+        if arm in arms:
+            barred[bucket_of == bucket_index(size), list(arms).index(arm)] = True
+    return barred
 
 
 def size_index(batch_size: float) -> int:

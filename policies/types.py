@@ -221,6 +221,9 @@ class Observation:
     """The arm of the latest decode step that telemetry shows."""
     directive: Directive | None = None
     """What an operator has ordered; `None`: nothing."""
+    resting: tuple[tuple[int, Arm], ...] = ()
+    """Arms that failed, with the bucket of the telemetry (its smallest batch size) where they did: a guard
+    lets none of them through there for now."""
     suspect: tuple[str, ...] = ()
     """Why this observation should not be acted on, e.g. `running_zero_with_queue`; empty: sound."""
 

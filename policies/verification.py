@@ -5,35 +5,38 @@ use is taken from the telemetry, and both are compared at the same acceptance.
 
     speed = timed request-steps / timed seconds          rate = speed * (1 + S(1) + ... + S(depth))
 
-S, the survival of accepted drafts, is that since the change; of drafts that are made no more, the latest
-before it.  (A chain is nested: a deeper arm shows what a shallower one would have had accepted.)  Else a
-change that answers a fall of acceptance would be blamed for it.  Requests that lived through a cold step are
-left out.
+S, the survival of accepted drafts, is what is known of it when the two are compared (`acceptance.py`, an
+account of its own): of drafts that are made no more, only what was seen since acceptance last changed.  Else
+a change that answers a fall of acceptance would be blamed for it.  A loss must exceed the errors of both
+speeds and of S.  "Before" is just before: a speed fades while it is not seen.  Requests that lived through a
+cold step are left out.
+
+The policy is told which arms rest where, so that it can choose the next best; one that does not listen gets
+what was in force there before.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from policies.acceptance import exposure
+import numpy as np
+
+from policies.acceptance import Survival, yields
 from policies.base import Policy
 from policies.bounds import Bound, NotNegative, Positive, Share, check_bounds
 from policies.guard import Guard
-from policies.regimes import Counts
 from policies.soundness import elapsed_s, sound_cells
 from policies.step_cost import KNOTS, bucket_index
 from policies.types import Action, Arm, CellDelta, Decision, Observation, Reason, Row, Schedule
 
 MEMORY_TICKS = 20.0
-MEMORY_S = 5.0
-"""Half-life of the acceptance before a change, in seconds with drafts."""
-ENOUGH = 50.0
-"""Request-steps of a draft since the change that tell its acceptance."""
-NEXT_TO_NOTHING = 0.01
-"""Drafts that are reached less often add nothing."""
+"""Half-life of a speed in ticks, those in which it was not seen included."""
+ENOUGH_TICKS = 2.0
+"""A speed before the change that is known from fewer is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +70,25 @@ class Speed:
     ticks: float = 0.0
     mean: float = 0.0
     variance: float = 0.0
+    seen_at: int = 0
+    """Number of the tick that was added last."""
 
-    def add(self, speed: float) -> None:
-        """One more tick."""
-        self.ticks = self.ticks * 2.0 ** (-1.0 / MEMORY_TICKS) + 1.0
+    def add(self, speed: float, tick: int) -> None:
+        """One more, of tick number `tick`."""
+        self.ticks = self.known(tick) + 1.0
         delta = speed - self.mean
         self.mean += delta / self.ticks
         self.variance += (delta * (speed - self.mean) - self.variance) / self.ticks
+        self.seen_at = tick
+
+    def known(self, tick: int) -> float:
+        """How many ticks it is worth at tick number `tick`."""
+        return self.ticks * math.exp2((self.seen_at - tick) / MEMORY_TICKS)
 
     @property
     def error(self) -> float:
-        """Standard error of the mean."""
-        return math.sqrt(max(0.0, self.variance) / max(1.0, self.ticks))
+        """Relative standard error of the mean."""
+        return math.sqrt(max(0.0, self.variance) / max(1.0, self.ticks)) / self.mean
 
 
 @dataclass(slots=True)
@@ -90,38 +100,26 @@ class Trial:
     before: Schedule
     arm_before: Arm
     baseline: Speed
-    accepted_before: Counts
     since_s: float
     after: Speed = field(default_factory=Speed)
-    accepted: Counts = field(default_factory=Counts)
 
-    def rates(self) -> tuple[float, float] | None:
-        """Tokens per second before and after, at the same acceptance; `None` while that is not known."""
-        before = self._tokens(self.arm_before.depth)
-        after = self._tokens(self.arm.depth)
-        if before is None or after is None:
-            return None
-        return self.baseline.mean * before, self.after.mean * after
+    def compare(self, survival: Survival) -> Rates:
+        """Both rates at the acceptance that `survival` knows now."""
+        depths = [self.arm_before.depth, self.arm.depth]
+        tokens = yields(*survival.conditional(max(1, *depths)), depths)
+        before, after = np.exp(tokens.log_tokens) * [self.baseline.mean, self.after.mean]
+        of_tokens = math.sqrt(tokens.difference_variance(np.array([0]))[0, 1])
+        error = math.hypot(self.baseline.error, self.after.error, of_tokens)
+        return Rates(float(before), float(after), error)
 
-    def _tokens(self, depth: int) -> float | None:
-        """Expected tokens per request and step."""
-        survived, total = 1.0, 1.0
-        for j in range(depth):
-            if survived < NEXT_TO_NOTHING:
-                break
-            share = self._accepted_share(j)
-            if share is None:
-                return None
-            survived *= share
-            total += survived
-        return total
 
-    def _accepted_share(self, j: int) -> float | None:
-        """Of the drafts j (0 is the first) that were verified, since the change or before it."""
-        for counts, enough in ((self.accepted, ENOUGH), (self.accepted_before, 1.0), (self.accepted, 1.0)):
-            if j < len(counts.exposed) and counts.exposed[j] >= enough:
-                return counts.hits[j] / counts.exposed[j]
-        return None
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Tokens per second before and after a change, and the standard error of their log ratio."""
+
+    before: float
+    after: float
+    error: float
 
 
 @dataclass(slots=True)
@@ -139,47 +137,45 @@ class Verified(Guard):
         super().__init__(inner)
         self._params = params or VerificationParams()
         self._speeds: dict[tuple[int, Arm], Speed] = {}
-        self._accepted = Counts()
+        self._survival = Survival()
         self._rests: dict[tuple[int, Arm], Rested] = {}
         self._current: Schedule | None = None
         self._trial: Trial | None = None
         self._clock_s = 0.0
         self._now_s: float | None = None
+        self._tick = 0
 
     def decide(self, observation: Observation) -> Decision:
         """The proposal, without arms that rest; or the schedule before, when the change has failed."""
-        proposal = self.inner.decide(observation)
         dt_s = elapsed_s(self._now_s, observation.now_s)
         self._clock_s += dt_s
         self._now_s = observation.now_s
+        resting = tuple((KNOTS[k], arm) for k, arm in self._resting())
+        proposal = self.inner.decide(dataclasses.replace(observation, resting=resting))
         cells = sound_cells(observation.cells)
         self._measure(cells, dt_s)
         if proposal.action is Action.RELEASE:
             self._current = self._trial = None
             return proposal
         failed = self._judge()
-        if failed is not None and all(row.arm in observation.built for row in failed.before.rows):
-            return self._take_back(failed)
+        if failed is not None and all(row.arm in observation.built for row in failed[0].before.rows):
+            return self._take_back(*failed)
         if proposal.schedule is None or proposal.schedule == self._current:
             return proposal
         return self._let_through(proposal, proposal.schedule, cells)
 
     def _measure(self, cells: Sequence[CellDelta], dt_s: float) -> None:
-        drafting = [cell for cell in cells if cell.arm.depth]
-        hits, exposed = exposure([c.accepted for c in drafting], [c.arm.depth for c in drafting])
-        if drafting:
-            self._accepted.add(hits, exposed, dt_s, (0.0, MEMORY_S))
-        if self._trial is not None:
-            self._trial.accepted.add(hits, exposed, 0.0, (0.0, MEMORY_S))
+        self._tick += 1
+        self._survival.observe(cells, dt_s)
         for cell in cells:
             speed, key = clean_speed(cell), (bucket_index(cell.batch_bucket), cell.arm)
             if speed is None:
                 continue
-            self._speeds.setdefault(key, Speed()).add(speed)
+            self._speeds.setdefault(key, Speed()).add(speed, self._tick)
             if self._trial is not None and key == (self._trial.bucket, self._trial.arm):
-                self._trial.after.add(speed)
+                self._trial.after.add(speed, self._tick)
 
-    def _judge(self) -> Trial | None:
+    def _judge(self) -> tuple[Trial, Rates] | None:
         """The trial, when it has failed; one that has passed or waited too long ends."""
         trial, p = self._trial, self._params
         if trial is None:
@@ -189,32 +185,28 @@ class Verified(Guard):
                 self._trial = None
             return None
         self._trial = None
-        rates = trial.rates()
-        if rates is None:
-            return None
-        before, after = rates
-        error = math.hypot(trial.baseline.error / trial.baseline.mean, trial.after.error / trial.after.mean)
-        if after >= before * (1 - p.tolerance - p.confidence * error):
+        seen = trial.compare(self._survival)
+        if seen.after >= seen.before * (1 - p.tolerance - p.confidence * seen.error):
             self._rests.pop((trial.bucket, trial.arm), None)
             return None
-        return trial
+        return trial, seen
 
-    def _take_back(self, trial: Trial) -> Decision:
+    def _take_back(self, trial: Trial, seen: Rates) -> Decision:
         key = (trial.bucket, trial.arm)
         rest = self._rests.get(key, Rested(0.0, self._params.rest_s))
         self._rests[key] = Rested(self._clock_s + rest.next_s, min(2 * rest.next_s, self._params.max_rest_s))
         self._current = trial.before
-        before, after = trial.rates() or (0.0, 0.0)
         evidence = {
             "batch_bucket": KNOTS[trial.bucket],
             "arm": str(trial.arm),
-            "before_tok_s": round(before, 3),
-            "after_tok_s": round(after, 3),
+            "before_tok_s": round(seen.before, 3),
+            "after_tok_s": round(seen.after, 3),
+            "relative_error": round(seen.error, 4),
             "rest_s": rest.next_s,
         }
         detail = (
-            f"depth {trial.arm} brings {after:.0f} tok/s from batch size {KNOTS[trial.bucket]}, "
-            f"depth {trial.arm_before} {before:.0f}: taken back, rests {rest.next_s:.0f} s"
+            f"depth {trial.arm} brings {seen.after:.0f} tok/s from batch size {KNOTS[trial.bucket]}, "
+            f"depth {trial.arm_before} {seen.before:.0f}: taken back, rests {rest.next_s:.0f} s"
         )
         return Decision(Action.GOVERN, Reason.ROLLED_BACK, detail, trial.before, evidence=evidence)
 
@@ -241,14 +233,17 @@ class Verified(Guard):
         k = bucket_index(busiest.batch_bucket)
         arm, before = schedule.arm_for(KNOTS[k]), current.arm_for(KNOTS[k])
         baseline = self._speeds.get((k, before))
-        if arm != before and baseline is not None and baseline.ticks >= 2:
-            known = Speed(baseline.ticks, baseline.mean, baseline.variance)
-            seen = Counts(list(self._accepted.hits), list(self._accepted.exposed))
-            self._trial = Trial(k, arm, current, before, known, seen, self._clock_s)
+        if arm == before or baseline is None or baseline.known(self._tick) < ENOUGH_TICKS:
+            return
+        known = dataclasses.replace(baseline, ticks=baseline.known(self._tick))
+        self._trial = Trial(k, arm, current, before, known, self._clock_s)
+
+    def _resting(self) -> list[tuple[int, Arm]]:
+        return [key for key, rest in self._rests.items() if self._clock_s < rest.until_s]
 
     def _without_resting(self, schedule: Schedule, current: Schedule) -> Schedule:
         """`schedule`, but as in `current` in every bucket where its arm rests."""
-        resting = {key for key, rest in self._rests.items() if self._clock_s < rest.until_s}
+        resting = self._resting()
         if not resting:
             return schedule
         starts = sorted({*KNOTS, *(r.min_batch_size for r in (*schedule.rows, *current.rows))})

@@ -72,6 +72,7 @@ def test_the_numbers_of_the_default_policy_are_sentences_with_units():
     [
         ({}, []),
         ({"runner_up": None, "unknown_arms": []}, ["no other depth is measured yet"]),
+        ({"resting_arms": ["1", "2"]}, ["at rest here after it failed: depth 1, 2"]),
         (
             {"batch_size": 5, "queue_reqs": 0, "queue_long": False, "boundaries": [1, 32]},
             ["batch size: 5", "0 requests wait", "the table changes at batch sizes 32"],
@@ -92,8 +93,15 @@ def test_the_numbers_of_the_default_policy_are_sentences_with_units():
         ),
         ({"failures": 2, "fallback": None}, ["failed 2 times in a row; fallback: not yet"]),
         (
-            {"batch_bucket": 16, "arm": "4", "before_tok_s": 900.0, "after_tok_s": 700.0, "rest_s": 60.0},
-            ["from batch size: 16", "depth 4 brought 700 tok/s, 900 before it; it rests for 60 s"],
+            {
+                "batch_bucket": 16,
+                "arm": "4",
+                "before_tok_s": 900.0,
+                "after_tok_s": 700.0,
+                "relative_error": 0.031,
+                "rest_s": 60.0,
+            },
+            ["from batch size: 16", "depth 4 brought 700 tok/s, 900 before it, ± 3.1 %; it rests for 60 s"],
         ),
         ({"mode": "no_deeper", "actor": ""}, ["ordered: no deeper, by someone"]),
         (
@@ -197,6 +205,7 @@ def test_a_choice_that_a_guard_holds_back_does_not_read_as_a_change():
     evidence = {
         "chosen": {"arm": "4", "predicted_tok_s": 1651.4, "se_tok_s": 28.6},
         "runner_up": {"arm": "3", "predicted_tok_s": 1533.9, "se_tok_s": 37.2},
+        "resting_arms": [],
         "unknown_arms": ["0 warm"],
     }
     assert describe(evidence, 4, True) == (
@@ -204,3 +213,4 @@ def test_a_choice_that_a_guard_holds_back_does_not_read_as_a_change():
         " depth 3 is second best: 1534 +- 37 tok/s; not measured yet: depth 0 warm"
     )
     assert describe(evidence, 4, False).startswith("depth 4 kept at batch size 4")
+    assert "; depth 3 rests after it failed: 1534" in describe({**evidence, "resting_arms": ["3"]}, 4, True)

@@ -34,6 +34,7 @@ class Bench:
     schedule: Schedule | None = None
     probe: Probe | None = None
     left: int = 0
+    resting: tuple[tuple[int, Arm], ...] = ()
     decisions: list[Decision] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     spent_s: float = 0.0
@@ -72,7 +73,7 @@ class Bench:
             now_s=end_s, built=self.built, running_reqs=batch, queue_reqs=0, batch_size=batch,
             load_age_s=0.0, cells=tuple(cells), decode_steps=probed + steps, prefill_batches=1,
             switches=2 if probed else 0, probe_steps=probed, telemetry_age_s=0.0,
-            in_force=self.schedule, in_use=arm,
+            in_force=self.schedule, in_use=arm, resting=self.resting,
         )  # fmt: skip
 
     def cell(self, batch: int, arm: Arm, steps: int, *, is_probe: bool) -> CellDelta:

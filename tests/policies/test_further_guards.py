@@ -65,8 +65,8 @@ def test_a_change_that_lowers_the_rate_is_taken_back_and_its_arm_rests() -> None
     guard, _, after = changed(800.0)
     taken = [d for d in after if d.reason is Reason.ROLLED_BACK]
     assert [d.schedule for d in taken] == [SHALLOW]
-    assert taken[0].evidence["before_tok_s"] == pytest.approx(1000.0)
-    assert taken[0].evidence["after_tok_s"] == pytest.approx(800.0)
+    assert taken[0].evidence["before_tok_s"] == pytest.approx(1000.0, rel=1e-3)
+    assert taken[0].evidence["after_tok_s"] == pytest.approx(800.0, rel=1e-3)
     assert guard.decide(tick(30, Arm(1), 1000.0)).reason is Reason.ARM_RESTING
     assert guard.decide(tick(80, Arm(1), 1000.0)).schedule == DEEP
 
@@ -79,12 +79,13 @@ def accepting(now_s: float, arm: Arm, step_s: float, hits: tuple[int, ...]) -> O
     return Observation(now_s=now_s, built=BUILT, cells=(cell,))
 
 
-@pytest.mark.parametrize(("step_s", "taken_back"), [(0.010, False), (0.014, True)])
+@pytest.mark.parametrize(("step_s", "taken_back"), [(0.010, False), (0.040, True)])
 def test_a_change_is_not_blamed_for_a_fall_of_acceptance(step_s: float, *, taken_back: bool) -> None:
     """Depth 3 with all accepted brings 8 * 4 / 0.018 = 1778 tok/s; then half of the first drafts are wrong.
 
-    What follows them is believed as before, so depth 3 would now bring 8 * (1 + 3 * 0.5) / 0.018 = 1111.
-    Depth 1 brings 8 * 1.5 / 0.010 = 1200 and stays; with steps of 14 ms it were 857, and is taken back.
+    Whatever becomes of those that follow, depth 3 would now bring 8 * 1.5 / 0.018 = 667 tok/s to
+    8 * 2.5 / 0.018 = 1111.
+    Depth 1 brings 8 * 1.5 / 0.010 = 1200 and stays; with steps of 40 ms it were 300, and is taken back.
     """
     script = Script(DEEP)
     guard = Verified(script)
@@ -94,6 +95,48 @@ def test_a_change_is_not_blamed_for_a_fall_of_acceptance(step_s: float, *, taken
     guard.decide(accepting(10, Arm(3), 0.018, (0, 0, 0, 800)))
     after = [guard.decide(accepting(11 + t, Arm(1), step_s, (400, 400))) for t in range(10)]
     assert any(d.reason is Reason.ROLLED_BACK for d in after) is taken_back
+
+
+@pytest.mark.parametrize(("step_s", "taken_back"), [(0.015, False), (0.018, True)])
+def test_what_deep_drafts_did_before_acceptance_fell_is_not_held_against_a_change(
+    step_s: float, *, taken_back: bool
+) -> None:
+    """A minute at depth 3 with 0.75 of each draft accepted, four seconds with 0.375, then depth 1.
+
+    It brings 8 * 1.375 / 0.015 = 733 tok/s, depth 3 8 * 1.568 / 0.018 = 697: it stays.  Were drafts 2 and 3
+    still believed to do 0.75, depth 3 would bring 875 and depth 1 be taken back.  With steps of 18 ms it
+    brings 611, and is.
+    """
+    script = Script(DEEP)
+    guard = Verified(script)
+    for t in range(60):
+        guard.decide(accepting(t, Arm(3), 0.018, (200, 150, 112, 338)))
+    for t in range(60, 64):
+        guard.decide(accepting(t, Arm(3), 0.018, (500, 188, 70, 42)))
+    script.schedule = SHALLOW
+    guard.decide(accepting(64, Arm(3), 0.018, (500, 188, 70, 42)))
+    after = [guard.decide(accepting(65 + t, Arm(1), step_s, (500, 300))) for t in range(10)]
+    assert any(d.reason is Reason.ROLLED_BACK for d in after) is taken_back
+
+
+def test_how_fast_an_arm_was_minutes_ago_is_no_measure_of_a_change_now() -> None:
+    """Depth 1 brought 1000 tok/s, then depth 3 ran for five minutes while the machine slowed to 700.
+
+    Depth 1, back for a tick at 700, gives way to depth 3 at 750: nobody takes that back for the 1000.
+    """
+    script = Script(SHALLOW)
+    guard = Verified(script)
+    for t in range(30):
+        guard.decide(tick(t, Arm(1), 1000.0))
+    script.schedule = DEEP
+    for t in range(30, 330):
+        guard.decide(tick(t, Arm(3), 1000.0 if t < 60 else 750.0))
+    script.schedule = SHALLOW
+    guard.decide(tick(330, Arm(3), 750.0))
+    script.schedule = DEEP
+    guard.decide(tick(331, Arm(1), 700.0))
+    after = [guard.decide(tick(332 + t, Arm(3), 750.0)) for t in range(10)]
+    assert all(d.reason is not Reason.ROLLED_BACK for d in after)
 
 
 def test_a_change_that_brings_more_stays() -> None:
@@ -123,6 +166,18 @@ def test_only_the_bucket_where_it_failed_is_kept_from_an_arm() -> None:
     decision = guard.decide(tick(30, Arm(1), 1000.0))
     arms = {n: decision.schedule.arm_for(n) for n in (4, 8, 11, 12, 64)}
     assert arms == {4: Arm(3), 8: Arm(1), 11: Arm(1), 12: Arm(3), 64: OFF_COLD}
+
+
+def test_the_policy_is_told_which_arm_rests_where() -> None:
+    """Depth 3 failed at 8 requests: so says every observation for 60 s, and none after."""
+    guard, script, _ = changed(800.0)
+    told = []
+    script.decide = lambda observation: (
+        told.append(observation.resting) or Decision(Action.GOVERN, Reason.FIXED, "as told", SHALLOW)
+    )
+    for t in (30, 80):
+        guard.decide(tick(t, Arm(1), 1000.0))
+    assert told == [((8, Arm(3)),), ()]
 
 
 def test_verification_needs_ticks_of_the_bucket() -> None:
