@@ -100,8 +100,6 @@ class Cell:
     """Context tokens per request."""
     age_s: float = 0.0
     """Since it was last timed."""
-    doubt: float = 0.0
-    """Relative variance that has come about since then because another arm has changed."""
 
     def variance(self, p: StepCostParams) -> float:
         """Relative variance of the mean, with the floor and what may have changed since."""
@@ -110,11 +108,12 @@ class Cell:
     def move(self, log_ratio: float) -> None:
         """It may have changed by this since it was timed, give or take as much again."""
         self.mean_s *= math.exp(log_ratio)
-        self.doubt += log_ratio**2
+        self.cv2 = max(self.cv2, 1e-6)
+        self.weight /= 1.0 + self.weight * log_ratio**2 / self.cv2
 
     def wandered(self, p: StepCostParams) -> float:
         """The part of it that has come about since it was last timed."""
-        return p.wander**2 * self.age_s / 600.0 + self.doubt
+        return p.wander**2 * self.age_s / 600.0
 
 
 @dataclass(slots=True)
@@ -524,7 +523,7 @@ class StepCost:
         known.batch += share * (seen.batch - known.batch)
         known.context += share * (context_of(seen) - known.context)
         known.weight = old + seen.steps
-        known.age_s = known.doubt = 0.0
+        known.age_s = 0.0
 
     def _restart(self, shifts: Mapping[Arm, float]) -> None:
         """Keep the shape of what was learned of these, at the weight of a guess, so that news outweigh it.
