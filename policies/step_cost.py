@@ -62,8 +62,6 @@ SLOPE_SD = 0.5
 """Relative deviation of an arm's context slope from that of all that take the same kernels (all that draft;
 the gears of off): they read the same cache."""
 ROUGH_CV2 = 0.1**2
-GUESS = 4.0
-"""Timed steps that a guess is worth."""
 ANCHOR_S, ANCHOR_SD = 0.02, 4.0
 
 
@@ -104,12 +102,6 @@ class Cell:
     def variance(self, p: StepCostParams) -> float:
         """Relative variance of the mean, with the floor and what may have changed since."""
         return self.cv2 / self.weight + p.floor**2 + self.wandered(p)
-
-    def move(self, log_ratio: float) -> None:
-        """It may have changed by this since it was timed, give or take as much again."""
-        self.mean_s *= math.exp(log_ratio)
-        self.cv2 = max(self.cv2, 1e-6)
-        self.weight /= 1.0 + self.weight * log_ratio**2 / self.cv2
 
     def wandered(self, p: StepCostParams) -> float:
         """The part of it that has come about since it was last timed."""
@@ -347,10 +339,10 @@ class StepCost:
         timed = [(bucket_index(c.batch_bucket), c.arm, t) for c in cells if (t := timing(c)) is not None]
         self._refresh_slopes()
         self._track_context([t for _, _, t in timed], dt_s)
-        shifts = {arm: s for k, arm, t in timed if (s := self._learn(k, arm, t, dt_s)) is not None}
-        if shifts:
-            self._restart(shifts)
-        return bool(shifts)
+        drifted = {arm for k, arm, t in timed if self._learn(k, arm, t, dt_s)}
+        for arm in drifted:
+            self._restart(arm)
+        return bool(drifted)
 
     def field(self, arms: Iterable[Arm]) -> CostField:
         """The posterior over `arms` at the present context."""
@@ -464,8 +456,7 @@ class StepCost:
         fade = 2.0 ** (-dt_s / 10.0) if self.context > 0 else 0.0
         self.context += (1.0 - fade) * (now - self.context)
 
-    def _learn(self, k: int, arm: Arm, seen: Timing, dt_s: float) -> float | None:
-        """Take one timing; when the arm has left what was learned, by which log ratio, as far as is sure."""
+    def _learn(self, k: int, arm: Arm, seen: Timing, dt_s: float) -> bool:
         known = self.cells.get((k, arm))
         if seen.context is None:
             seen = dataclasses.replace(seen, context=known.context if known else self.context)
@@ -473,7 +464,7 @@ class StepCost:
             usual = self._usual_cv2(k)
             cv2 = usual if seen.rough else (usual * 4 + seen.cv2 * seen.steps) / (4 + seen.steps)
             self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, context_of(seen))
-            return None
+            return False
         expected = self._expected(k, arm, known, seen)
         error = math.sqrt(known.cv2 / seen.steps + known.variance(self.params) + self.params.floor**2)
         residual = math.log(seen.mean_s / expected)
@@ -482,7 +473,7 @@ class StepCost:
         if seen.rough:
             seen = dataclasses.replace(seen, cv2=seen.steps * residual**2)
         self._blend(known, seen, min(seen.mean_s, expected * math.exp(5 * error)), dt_s)
-        return residual * max(0.0, 1.0 - (error / residual) ** 2) if alarm else None
+        return alarm
 
     def _usual_cv2(self, k: int) -> float:
         """How the steps of an arm that was never timed in bucket `k` scatter: as those of the others do."""
@@ -525,19 +516,12 @@ class StepCost:
         known.weight = old + seen.steps
         known.age_s = 0.0
 
-    def _restart(self, shifts: Mapping[Arm, float]) -> None:
-        """Keep the shape of what was learned of these, at the weight of a guess, so that news outweigh it.
-
-        What slows one arm (clocks, a busy host) mostly slows the others too, which were not timed meanwhile:
-        they are taken to have moved by half as much, give or take the other half.
-        """
-        self.alarms += len(shifts)
-        half = 0.5 * sum(shifts.values()) / len(shifts)
-        for (_, arm), cell in self.cells.items():
-            if arm in shifts:
-                cell.weight = min(cell.weight, GUESS)
-            elif cell.age_s > 0:
-                cell.move(half)
+    def _restart(self, arm: Arm) -> None:
+        """Keep the shape of what was learned, at the weight of a guess, so that news outweigh it."""
+        self.alarms += 1
+        for (_, a), cell in self.cells.items():
+            if a == arm:
+                cell.weight = min(cell.weight, 4.0)
 
     def export_state(self) -> dict[str, Any]:
         """JSON-ready: one row per cell."""

@@ -127,31 +127,6 @@ def test_a_lasting_change_raises_the_alarm_and_is_learned() -> None:
     assert at(cost, 32, Arm(2))[0] == pytest.approx(14.0, rel=0.05)
 
 
-def test_an_arm_that_slows_casts_doubt_on_those_that_were_timed_before() -> None:
-    """Depth 2 goes from 10 to 14 ms; depth 4, timed at 12 before, is at 12 to 17 now: 14 +- 2."""
-    cost = StepCost()
-    for _ in range(20):
-        cost.observe([cell(32, Arm(4), 12.0)], 1.0)
-    for _ in range(20):
-        cost.observe([cell(32, Arm(2), 10.0)], 1.0)
-    assert at(cost, 32, Arm(4)) == pytest.approx((12.0, 0.02), abs=0.3)
-    while not cost.observe([cell(32, Arm(2), 14.0)], 1.0):
-        pass
-    mean_ms, error = at(cost, 32, Arm(4))
-    assert 13.2 < mean_ms < 14.8
-    assert 0.08 < error < 0.22
-
-
-def test_an_arm_that_is_timed_while_another_slows_is_not_doubted() -> None:
-    """Depth 4 runs beside depth 2, at other batch sizes, and stays at 12 ms."""
-    cost = StepCost()
-    for _ in range(20):
-        cost.observe([cell(32, Arm(2), 10.0), cell(128, Arm(4), 12.0)], 1.0)
-    while not cost.observe([cell(32, Arm(2), 14.0), cell(128, Arm(4), 12.0)], 1.0):
-        pass
-    assert at(cost, 128, Arm(4))[0] == pytest.approx(12.0, abs=0.1)
-
-
 def test_context_that_grows_moves_what_was_timed_before() -> None:
     """Depth 2 is seen at 300 and 1300 tokens a request (10 and 12 ms at 32): 2 ms per 32000 tokens.
 
