@@ -169,7 +169,7 @@ def judge(
 ) -> dict[Condition, str]:
     """Which conditions hold, with the sentence for each."""
     found: dict[Condition, str | None] = {
-        Condition.FOREIGN_LEASE: steered.holder if steered.lease is Lease.FOREIGN else None,
+        Condition.FOREIGN_LEASE: steered.held_elsewhere,
         Condition.LEASE_LOST: "not renewed in time, or ended" if steered.lease is Lease.LOST else None,
         Condition.PLAN_REJECTED: steered.rejected,
         Condition.RANKS_PENDING: f"{steered.pending_ranks} ranks" if steered.pending_ranks else None,

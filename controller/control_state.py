@@ -97,6 +97,10 @@ class ControlState:
     plain_decode_reason: str | None
     chain_verify: bool | None
     """Whether the target verifies by decoding; `None`: a hook that does not say."""
+    chain_verify_backend: str | None
+    """The target's attention backend."""
+    chain_verify_reason: str | None
+    """Why it does not."""
     ranks: tuple[RankAck, ...]
     ranks_agree: bool | None
     telemetry: tuple[RankTelemetry, ...]
@@ -122,7 +126,8 @@ def parse_control_state(body: Any) -> ControlState | None:
     lease, plain = mapping(state.get("lease")), mapping(state.get("plain_decode"))
     telemetry = [_telemetry(row, problems) for row in rows(state.get("telemetry"), 1024)]
     agree, in_force = state.get("ranks_agree"), plain.get("in_force")
-    chain = mapping(state.get("chain_verify")).get("in_force")
+    chain = mapping(state.get("chain_verify"))
+    chained = chain.get("in_force")
     return ControlState(
         protocol=whole(state.get("protocol")),
         plugin_version=text(state.get("plugin_version"), 64),
@@ -140,7 +145,9 @@ def parse_control_state(body: Any) -> ControlState | None:
         lease_expired=whole(lease.get("expired")),
         plain_decode=in_force if isinstance(in_force, bool) else None,
         plain_decode_reason=text(plain.get("reason")),
-        chain_verify=chain if isinstance(chain, bool) else None,
+        chain_verify=chained if isinstance(chained, bool) else None,
+        chain_verify_backend=text(chain.get("backend"), 128),
+        chain_verify_reason=text(chain.get("reason")),
         ranks=tuple(_ack(row) for row in rows(state.get("ranks"), 4096)),
         ranks_agree=agree if isinstance(agree, bool) else None,
         telemetry=tuple(rank for rank in telemetry if rank is not None),

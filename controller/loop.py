@@ -95,7 +95,7 @@ def out_of_reach(link: LinkState, steered: Steered) -> str | None:
     """Why nothing that is wanted can be put in force; `None`: nothing is in the way."""
     if link.link is not Link.READY:
         return link.detail
-    return f"{steered.holder} holds the lease" if steered.lease is Lease.FOREIGN else None
+    return steered.held_elsewhere
 
 
 class ControlLoop:

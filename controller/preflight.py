@@ -199,10 +199,22 @@ def _plugin(facts: Facts) -> Iterator[Check]:
         else f"no: {control.plain_decode_reason or 'no reason given'}",
         "" if plain else "off works, at SGLang's own cost of depth 0",
     )
-    if control.chain_verify:
-        yield Check("chain verify", Verdict.PASS, "the target verifies drafts by its decode path", "")
+    yield from _chain_verify(control)
     yield _ranks(control.ranks_agree)
     yield from _lease(control)
+
+
+def _chain_verify(control: ControlState) -> Iterator[Check]:
+    """No alarm when it is not in force: SGLang's own verify is right, and on most backends as quick."""
+    if control.chain_verify is None:
+        return
+    backend = control.chain_verify_backend
+    found = (
+        "the target verifies drafts by its decode path"
+        if control.chain_verify
+        else f"no: {control.chain_verify_reason or 'no reason given'}"
+    )
+    yield Check("chain verify", Verdict.PASS, f"{found} ({backend})" if backend else found)
 
 
 def _ranks(agree: bool | None) -> Check:

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -86,12 +85,12 @@ def is_loopback(host: str) -> bool:
 
 
 def _decoded(value: Any) -> Any:
-    """Lists and tables come from the environment and from flags as JSON text."""
+    """Lists and tables come from flags, and policies' from the environment, as JSON text."""
     if not isinstance(value, str) or value[:1] not in ("[", "{"):
         return value
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 
@@ -208,7 +207,7 @@ class ApiSettings(Section):
     """Bearer token that may read and change nothing, beside `token`; for `protect_reads`."""
     read_token_file: Path | None = None
     """File with the same; read again when it changes."""
-    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_decoded)] = ()
+    allowed_hosts: tuple[str, ...] = ()
     """Without a token: names, beside IP addresses and `localhost`, under which the API may be asked, such as
     that of a proxy in front, whose status page may then give orders.  Others are refused, as a web page whose
     name was rebound to this machine would be one of them."""
@@ -385,7 +384,10 @@ def load(
 
 
 def nested(pairs: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"engine.url": x}` as `{"engine": {"url": x}}`; values of `None` are left out."""
+    """`{"engine.url": x}` as `{"engine": {"url": x}}`; values of `None` are left out.
+
+    A text that is a JSON list or table stands for it.  Raises `SettingsError` for a key of what is no table.
+    """
     tree: dict[str, Any] = {}
     for key, value in pairs.items():
         if value is None:
@@ -394,7 +396,9 @@ def nested(pairs: Mapping[str, Any]) -> dict[str, Any]:
         at = tree
         for section in sections:
             at = at.setdefault(section, {})
-        at[last] = value
+            if not isinstance(at, dict):
+                raise SettingsError(f"{section} must be a table for {key} to be set, got {at!r}")
+        at[last] = _decoded(value)
     return tree
 
 
@@ -416,6 +420,18 @@ def _check_environment(environ: Mapping[str, str]) -> None:
             raise SettingsError(f"{name} must name one of the sections {known}")
 
 
+_LIST = "must be a list, such as [1, 2]"
+_TABLE = "must be a table: give its keys one by one, or as JSON"
+_IN_WORDS = {
+    "tuple_type": _LIST,
+    "list_type": _LIST,
+    "dict_type": _TABLE,
+    "dataclass_type": _TABLE,
+    "model_type": _TABLE,
+}
+"""For faults whose own message speaks of Python's types."""
+
+
 def _lines(error: ValidationError, prefix: str = "") -> str:
     lines = []
     for fault in error.errors(include_url=False, include_context=False):
@@ -423,7 +439,7 @@ def _lines(error: ValidationError, prefix: str = "") -> str:
         if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
             lines.append(f"{where} is not a setting; see docs/settings.md")
             continue
-        message = fault["msg"].removeprefix("Value error, ")
+        message = _IN_WORDS.get(fault["type"]) or fault["msg"].removeprefix("Value error, ")
         secret = any(word in where for word in ("key", "token"))
         value = "" if fault["type"] == "value_error" or secret else f", got {fault['input']!r}"
         lines.append(f"{where}: {message}{value}" if where else message)

@@ -27,7 +27,7 @@ class Lease(StrEnum):
     LOST = "lost"
     """Ours, as far as we know, but not renewed within the deadline; or it ended at the engine."""
     FOREIGN = "foreign"
-    """Another sidecar's: we only observe."""
+    """Another sidecar's, be it under our own name: we only observe."""
 
 
 class ControlChannel(Protocol):
@@ -65,6 +65,8 @@ class Steered:
     """When the engine said `lease_left_s`, in seconds of the loop's clock."""
     holder: str | None = None
     """Who holds the live lease, if anybody."""
+    twin: str | None = None
+    """Why a foreign holder's name looks like ours; `None`: it does not."""
     sequence: int = 0
     pending_ranks: int = 0
     renewed: bool = False
@@ -73,11 +75,30 @@ class Steered:
     rejected: str | None = None
     """Why the engine refused the wanted plan."""
 
+    @property
+    def held_elsewhere(self) -> str | None:
+        """Who else holds the live lease, and the usual cause if it looks like us; `None`: nobody does."""
+        if self.lease is not Lease.FOREIGN:
+            return None
+        return f"{self.holder} holds the lease" + (f" ({self.twin})" if self.twin else "")
+
     def left_s(self, now_s: float) -> float | None:
         """What is left of the live lease at `now_s`; `None`: none, or not known."""
         if self.lease_left_s is None:
             return None
         return max(0.0, self.lease_left_s - (now_s - self.lease_left_at_s))
+
+
+_STOP_ONE = "usually one that was started twice, with the same store.path: stop one of the two"
+
+
+def _twin(holder: str | None, own: str) -> str | None:
+    """The usual cause, when a foreign `holder` is called what we are, or comes from our host."""
+    if holder == own:
+        return f"another sidecar under this one's own name, {_STOP_ONE}"
+    if holder and holder.startswith("specgov/") and holder.rpartition("/")[0] == own.rpartition("/")[0]:
+        return f"another sidecar on this host, {_STOP_ONE}"
+    return None
 
 
 class Steering:
@@ -153,7 +174,7 @@ class Steering:
                 self._set(lease=Lease.LOST, acknowledged=False, lease_left_s=None)
             return
         holder = control.holder if control.lease_live else None
-        if holder == self._params.holder:
+        if holder == self._params.holder and control.sequence <= self.now.sequence:
             lease = Lease.HELD
         elif holder is not None:
             lease = Lease.FOREIGN
@@ -166,6 +187,7 @@ class Steering:
         self._set(
             lease=lease,
             holder=holder,
+            twin=_twin(holder, self._params.holder) if lease is Lease.FOREIGN else None,
             lease_left_s=control.lease_left_s,
             lease_left_at_s=now_s,
             pending_ranks=self._pending(control),

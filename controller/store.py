@@ -97,7 +97,7 @@ class Store:
             self._inode = path.stat().st_ino if self.durable else None
         except (sqlite3.Error, OSError) as error:
             self._abandon()
-            raise StoreError(f"{path}: {error}") from None
+            raise StoreError(f"{path}: {_in_words(error)}") from None
 
     def _abandon(self) -> None:
         """Close what was opened in vain; it is tried again and again."""
@@ -247,6 +247,15 @@ class Store:
         """Close the database."""
         with self._lock, _errors(self.path):
             self._db.close()
+
+
+def _in_words(error: Exception) -> str:
+    """SQLite's own words, and for a lock who usually has it and what to do."""
+    if "locked" not in str(error):
+        return str(error)
+    return (
+        f"{error}: another process uses it, usually a sidecar with the same store.path; stop one of the two"
+    )
 
 
 class _errors:  # noqa: N801  reads as a phrase in a with statement

@@ -9,7 +9,6 @@ from controller.effect import Effect
 from controller.link import Link
 from controller.loop import TickResult, out_of_reach
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
-from controller.steering import Lease
 from policies.types import Arm, Forecast, Mode, Observation, Schedule
 
 LATE_PERIODS, LATE_S = 3, 3.0
@@ -77,8 +76,8 @@ def headline(result: TickResult, *, dry_run: bool) -> str:
         return f"not controlled: {result.link.detail}"
     if dry_run:
         return f"not controlled, dry run: {result.decision.detail}"
-    if result.steered.lease is Lease.FOREIGN:
-        return f"not controlled by this sidecar: {result.steered.holder} holds the lease"
+    if result.steered.held_elsewhere:
+        return f"not controlled by this sidecar: {result.steered.held_elsewhere}"
     if result.steered.wanted is None:
         return f"SGLang chooses by itself ({who}): {result.decision.detail}"
     return f"governed ({who}), {_using(result)}: {result.decision.detail}"
@@ -166,6 +165,8 @@ def engine(result: TickResult) -> dict[str, Any]:
         "plain_decode": control.plain_decode if control else None,
         "plain_decode_reason": control.plain_decode_reason if control else None,
         "chain_verify": control.chain_verify if control else None,
+        "chain_verify_backend": control.chain_verify_backend if control else None,
+        "chain_verify_reason": control.chain_verify_reason if control else None,
         "restarts_seen": result.observation.engine_epoch,
         "ranks_agree": control.ranks_agree if control else None,
     }

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,12 +21,11 @@ from controller.bench import courses, report
 from controller.bench.arms import AS_IS, BenchArm, arm_of, parse_arm
 from controller.bench.campaign import Campaign, Timing
 from controller.bench.client import Client, Dialect
-from controller.bench.cost_profile import cost_profile
 from controller.bench.engine import EngineControl, EngineRefusedError, LeaseHeldError, holder_of
 from controller.bench.govern import Governor
 from controller.bench.interruption import until_told
-from controller.bench.outcome import Outcome, to_json
-from controller.bench.plots import write_plots
+from controller.bench.outcome import Outcome
+from controller.bench.output_folder import RESULTS, output_folder, write_profile_and_plots, write_results
 from controller.bench.progress import showing
 from controller.bench.prompts import (
     Coding,
@@ -45,8 +43,8 @@ from policies.types import Gear
 
 REQUEST_TIMEOUT_S = 600.0
 HAND_BACK_WITHIN_S = 5.0
-RESULTS = "results.json"
-REPEAT = "; once that is mended, repeat the command with another --output"
+ELSEWHERE = "repeat the command with another --output, or with --overwrite to replace them"
+REPEAT = f"; once that is mended, {ELSEWHERE}"
 
 
 class BenchError(SpecgovError):
@@ -70,7 +68,9 @@ class InterruptedBenchError(IncompleteBenchError):
     """Ctrl-C or SIGTERM ended the benchmark."""
 
     def __init__(self, outcome: Outcome | None, told: signal.Signals, folder: Path) -> None:
-        super().__init__(outcome, folder, f"interrupted by {told.name}")
+        kept = outcome is not None and bool(outcome.windows)
+        remedy = f"; to measure them all, {ELSEWHERE}" if kept else ""
+        super().__init__(outcome, folder, f"interrupted by {told.name}", remedy)
         self.told = told
 
 
@@ -97,6 +97,8 @@ class BenchRequest:
     stream_every: int
     seed: int
     output: Path
+    overwrite: bool
+    """Whether results of another run that `output` holds may be replaced."""
     config: Path | None
     api_key_file: Path | None
     admin_api_key_file: Path | None
@@ -107,12 +109,12 @@ class BenchRequest:
 
 def run(request: BenchRequest, console: Console) -> Outcome:
     """Measure, print, write; raises `BadRequestError`, `BenchError`, `IncompleteBenchError`."""
-    with _folder(request.output):
+    with output_folder(request.output, overwrite=request.overwrite):
         outcome, told = _measured(request, console)
         if outcome is not None and outcome.ended_by is None:
             _write(outcome, request.output, console)
         elif outcome is not None and outcome.windows:  # whoever sent SIGTERM may not wait for plots
-            _write_results(outcome, request.output)
+            write_results(outcome, request.output)
     if told is not None:
         raise InterruptedBenchError(outcome, told, request.output)
     assert outcome is not None  # noqa: S101 - for the type checker: only a signal leaves none
@@ -139,22 +141,6 @@ def _measured(request: BenchRequest, console: Console) -> tuple[Outcome | None, 
     if outcome is not None and told is not None:
         outcome = replace(outcome, ended_by=told.name)
     return outcome, told
-
-
-@contextmanager
-def _folder(folder: Path) -> Iterator[None]:
-    """Make the folder, before hours of measuring; take it away again when nothing came into it."""
-    made = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise BadRequestError(f"--output must be a folder, got {folder}: {problem.strerror}") from None
-    try:
-        yield
-    finally:
-        if made:
-            with suppress(OSError):  # not empty
-                folder.rmdir()
 
 
 class _Sources:
@@ -385,19 +371,11 @@ def _about(request: BenchRequest, state: dict[str, Any] | None, labels: list[str
     }
 
 
-def _write_results(outcome: Outcome, folder: Path) -> None:
-    (folder / RESULTS).write_text(json.dumps(to_json(outcome), indent=1) + "\n", encoding="utf-8")
-
-
 def _write(outcome: Outcome, folder: Path, console: Console) -> None:
-    _write_results(outcome, folder)
+    write_results(outcome, folder)
     written = [RESULTS]
-    profile = cost_profile(outcome, folder.name)
-    if profile is not None:
-        (folder / "profile.json").write_text(json.dumps(profile, indent=1) + "\n", encoding="utf-8")
-        written.append("profile.json")
     try:
-        written += [path.name for path in write_plots(outcome, folder)]
+        written.extend(write_profile_and_plots(outcome, folder))
     except ImportError:
         console.print("no plots: pip install 'specgov[plot]'", style="yellow")
     console.print(f"written to {folder}: {', '.join(written)}")

@@ -56,12 +56,18 @@ def bench(
     output: Annotated[Path, typer.Option(help="Folder for results.json, profile.json, plots.")] = Path(
         "bench"
     ),
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the results of another run in that folder.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="Settings of the sidecar for policy: arms.")] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="File with SGLang's API key.")] = None,
     admin_api_key_file: Annotated[Path | None, typer.Option(help="File with its admin key.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure throughput and latency of every arm, alternated in time, and say what to run."""
+    """Measure throughput and latency of every arm, alternated in time, and say what to run.
+
+    Results of another run in the folder --output are replaced with --overwrite only, else it is refused.
+    """
     from controller.bench import command  # noqa: PLC0415  keeps the other commands quick
     from controller.bench.campaign import Timing  # noqa: PLC0415
     from controller.bench.outcome import to_json  # noqa: PLC0415
@@ -86,6 +92,7 @@ def bench(
         stream_every=stream_every,
         seed=seed,
         output=output,
+        overwrite=overwrite,
         config=config,
         api_key_file=api_key_file,
         admin_api_key_file=admin_api_key_file,

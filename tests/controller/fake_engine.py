@@ -105,6 +105,7 @@ class FakeEngine:
             "holder": self.holder if self.plan else None,
             "lease": {"lease_s": 15.0, "left_s": left, "expired": self.expired},
             "plain_decode": {"in_force": False, "backend": "TorchNativeAttnBackend", "reason": "not adapted"},
+            "chain_verify": {"in_force": False, "backend": "TorchNativeAttnBackend", "reason": "not known"},
             "ranks": [{"dp_rank": 0, "tp_rank": 0, "sequence": acked, "decode_steps": self.decode_steps}],
             "ranks_agree": None,
             "telemetry": [

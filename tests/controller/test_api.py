@@ -28,6 +28,17 @@ async def test_status_is_one_page_with_what_to_type(make):
     assert status["type"] == ['specgov override off --ttl 30m --reason "WHY"']
 
 
+async def test_status_says_how_depth_0_and_verifies_run_and_why(make):
+    """As the hook says it."""
+    bench = await make()
+    await bench.tick()
+    engine = bench.assembly.sidecar.status()["engine"]
+    assert (engine["plain_decode"], engine["plain_decode_reason"]) == (False, "not adapted")
+    assert engine["chain_verify"] is False
+    assert engine["chain_verify_backend"] == "TorchNativeAttnBackend"
+    assert engine["chain_verify_reason"] == "not known"
+
+
 async def test_status_before_the_first_turn_says_so(make):
     """And readiness waits for it, health does not."""
     bench = await make()

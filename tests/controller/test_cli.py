@@ -113,6 +113,34 @@ def test_preflight_passes_a_server_that_runs_as_it_must(fake_state):
     assert [c.name for c in checks if c.verdict is not Verdict.PASS] == ["plain decode"]
 
 
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (
+            {"in_force": True, "backend": "TritonAttnBackend", "reason": None},
+            "the target verifies drafts by its decode path (TritonAttnBackend)",
+        ),
+        (
+            {"in_force": False, "backend": "FlashInferAttnBackend", "reason": "not known to be right"},
+            "no: not known to be right (FlashInferAttnBackend)",
+        ),
+        ({"in_force": False, "backend": None, "reason": "turned off"}, "no: turned off"),
+        ({"in_force": False}, "no: no reason given"),
+    ],
+)
+def test_preflight_says_how_drafts_are_verified_and_if_not_by_decoding_why(fake_state, said, found):
+    """Without alarm: SGLang's own verify is no fault."""
+    checks = check(facts(control=parse_control_state(fake_state | {"chain_verify": said})))
+    row = next(each for each in checks if each.name == "chain verify")
+    assert (row.verdict, row.found, row.mend) == (Verdict.PASS, found, "")
+
+
+def test_preflight_has_no_row_for_a_verify_that_the_hook_says_nothing_of(fake_state):
+    """Unknown is not no."""
+    checks = check(facts(control=parse_control_state(fake_state | {"chain_verify": None})))
+    assert "chain verify" not in [each.name for each in checks]
+
+
 def test_preflight_names_nothing_that_mends_what_passed(fake_state):
     """A program that reads `--json` takes every `mend` for something to do."""
     passing = [

@@ -113,6 +113,41 @@ async def test_a_second_sidecar_observes_and_says_so(make, clock, tmp_path):
     assert first.engine.holder == "b"
 
 
+async def test_a_sidecar_started_twice_says_that_it_is(make):
+    """Same host, same default store: the holder's name looks like its own, and the database is locked."""
+    first = await make()
+    second = await make(engine=first.engine)
+    await first.tick()
+    await second.tick()
+    held = second.loop.last.steered.held_elsewhere
+    cause = "usually one that was started twice, with the same store.path: stop one of the two"
+    assert held == f"{first.engine.holder} holds the lease (another sidecar on this host, {cause})"
+    status = second.assembly.sidecar.status()
+    assert status["headline"] == f"not controlled by this sidecar: {held}"
+    messages = {each["condition"]: each["message"] for each in status["conditions"]}
+    assert messages["foreign_lease"] == held
+    assert "database is locked: another process uses it, usually a sidecar with" in messages["store_degraded"]
+
+
+async def test_of_two_sidecars_under_one_name_the_one_that_pushed_last_governs(make, tmp_path):
+    """They would push in turns for ever; the other says so, and revokes nothing when it ends."""
+    first = await make(lease__holder="a", policies__fixed__depth=1)
+    second = await make(
+        engine=first.engine, lease__holder="a", policies__fixed__depth=2, store__path=str(tmp_path / "b.db")
+    )
+    await first.tick()
+    await second.tick()
+    for _ in range(3):
+        await first.tick()
+        await second.tick()
+    assert [put["schedule"][0]["depth"] for put in first.engine.puts] == [1, 2, 2]
+    assert second.loop.last.steered.lease is Lease.HELD
+    assert first.loop.last.steered.lease is Lease.FOREIGN
+    said = "a holds the lease (another sidecar under this one's own name, usually one that was started twice"
+    assert first.assembly.sidecar.status()["headline"].startswith(f"not controlled by this sidecar: {said}")
+    assert await first.loop._steering.shut_down() is False
+
+
 async def test_a_lost_put_answer_is_found_out_by_asking(make):
     """The engine took the plan, the answer was lost: the next turn sees it and does not push again."""
     bench = await make()

@@ -47,8 +47,53 @@ def test_policy_parameters_come_from_every_source(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("policies.goodput.probe.bursts", "[4, 8]"),
+        ("policies.goodput.probe", '{"bursts": [4, 8]}'),
+        ("policies.goodput", '{"probe": {"bursts": [4, 8]}}'),
+        ("policies", '{"goodput": {"probe": {"bursts": [4, 8]}}}'),
+    ],
+)
+def test_a_flag_takes_json_at_every_depth_as_the_environment_does(monkeypatch, key, value):
+    """A list inside of a policy's table of parameters is no exception."""
+    assert load({key: value}).params_of("goodput").probe.bursts == (4, 8)
+    monkeypatch.setenv("SPECGOV_" + key.upper().replace(".", "__"), value)
+    assert load().params_of("goodput").probe.bursts == (4, 8)
+
+
+def test_flags_for_one_table_add_up():
+    """JSON for the table and single keys of it; a section may come as JSON too."""
+    flags = {"policies.goodput.probe": '{"bursts": [4, 8]}', "policies.goodput.probe.share": "0.002"}
+    probe = load(flags).params_of("goodput").probe
+    assert (probe.bursts, probe.share) == ((4, 8), 0.002)
+    assert load({"api.allowed_hosts": '["a.example"]'}).api.allowed_hosts == ("a.example",)
+    assert load({"engine": '{"url": "http://flag:3"}'}).engine.url == "http://flag:3"
+
+
+@pytest.mark.parametrize(
     ("flags", "says"),
     [
+        (
+            {"policies.goodput.probe.bursts": "4"},
+            r"^policies.goodput.probe.bursts: must be a list, such as \[1, 2\], got '4'$",
+        ),
+        ({"policies.goodput.probe.bursts": "[4, 8"}, r"must be a list, such as \[1, 2\], got '\[4, 8'$"),
+        (
+            {"api.allowed_hosts": "a.example"},
+            r"^api.allowed_hosts: must be a list, such as .* got 'a.example'$",
+        ),
+        ({"policies.threshold.rows": "[4]"}, r"^policies.threshold.rows.0: must be a table: .*, got 4$"),
+        (
+            {"policies.goodput": "x"},
+            "^policies.goodput: must be a table: give its keys one by one, or as JSON",
+        ),
+        ({"engine": "x"}, "^engine: must be a table: .*, got 'x'$"),
+        ({"guards": "x"}, "^guards: must be a table: .*, got 'x'$"),
+        (
+            {"guards": "x", "guards.max_age_s": "1"},
+            "^guards must be a table for guards.max_age_s to be set, got 'x'",
+        ),
         ({"engine.ulr": "x"}, "engine.ulr is not a setting"),
         ({"engien.url": "x"}, "engien is not a setting"),
         ({"engine.url": "ftp://x"}, r"engine: url must be http://HOST\[:PORT\] or .*, got 'ftp://x'"),

@@ -113,7 +113,7 @@ def test_a_database_of_a_later_release_is_refused(tmp_path):
 def test_a_second_sidecar_does_not_share_the_database(tmp_path):
     """One writer: the other says so and goes on in memory."""
     first = open_store(tmp_path / "state.db")
-    with pytest.raises(StoreError, match="locked"):
+    with pytest.raises(StoreError, match="locked: another process uses it, usually a sidecar with"):
         open_store(tmp_path / "state.db")
     first.close()
 

@@ -40,8 +40,8 @@ async def test_of_two_sidecars_one_governs_and_the_other_says_so(trial, tmp_path
     assert first.bench.loop.last.steered.lease is Lease.FOREIGN
 
 
-async def test_two_sidecars_with_one_name_do_not_fight_for_long(trial, tmp_path):
-    """A wrong setting: the same holder twice.  Sequences still rise and every plan is one of the two."""
+async def test_of_two_sidecars_with_one_name_the_one_that_pushed_last_governs(trial, tmp_path):
+    """A wrong setting: the same holder twice.  Sequences rise, the depth changes once, the other says so."""
     first = await trial(lease__holder="same")
     second = await trial(
         first.engine, lease__holder="same", policies__fixed__depth=1, store__path=str(tmp_path / "b.db")
@@ -51,7 +51,12 @@ async def test_two_sidecars_with_one_name_do_not_fight_for_long(trial, tmp_path)
         await second.run(1)
     sequences = [put["sequence"] for put in first.engine.puts]
     assert sequences == sorted(set(sequences))
-    assert first.engine.plan["schedule"][0]["depth"] in (1, 2)
+    depths = [put["schedule"][0]["depth"] for put in first.engine.puts]
+    assert depths[1:] == [1] * (len(depths) - 1)
+    assert "foreign_lease" in first.bench.conditions()
+    assert second.bench.conditions() == set()
+    await first.run(16)
+    assert first.bench.loop.last.steered.lease is Lease.HELD
 
 
 @pytest.mark.parametrize("protocol", [0, 2, None, "1", [1], -1])

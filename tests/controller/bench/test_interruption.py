@@ -97,7 +97,60 @@ def test_a_signal_hands_the_engine_back_and_keeps_what_was_measured(tmp_path, to
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [w["label"] for w in found["windows"]] == ["depth-1"]
     assert (found["complete"], found["ended_by"]) == (False, told.name)
-    assert f"interrupted by {told.name}: 1 window measured" in result.stderr
+    kept = f"1 window measured, kept in {tmp_path / 'out' / 'results.json'}"
+    then = "repeat the command with another --output, or with --overwrite to replace them"
+    assert f"interrupted by {told.name}: {kept}; to measure them all, {then}\n" in result.stderr
+
+
+def test_the_results_of_another_run_are_refused_before_the_server_is_asked_anything(tmp_path):
+    """Hours of measuring must not be lost to a repeated command line; what is there stays as it is."""
+    out = tmp_path / "out"
+    with steered() as server:
+        bench(server, out)
+        before, plans = (out / "results.json").read_bytes(), len(server.holders)
+        result = bench(server, out)
+        assert len(server.holders) == plans
+    assert result.exit_code == 2
+    assert (out / "results.json").read_bytes() == before
+    rule = "--output must be a folder without the results of another run"
+    said = f"{rule}, got {out} with results.json, "
+    assert said in result.stderr
+    assert "give another --output, or --overwrite to replace them" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["results.json", "profile.json", "throughput.png", "depth.png"])
+def test_each_file_of_a_run_alone_is_enough_to_be_refused(tmp_path, name):
+    """Somebody may have moved the others."""
+    (tmp_path / name).write_text("kept")
+    with steered() as server:
+        result = bench(server, tmp_path)
+        assert server.holders == []
+    assert result.exit_code == 2
+    assert (tmp_path / name).read_text() == "kept"
+
+
+def test_overwrite_replaces_all_files_of_the_other_run_and_no_other(tmp_path):
+    """A profile or plot that this run did not make would pass for its own; notes beside them are not ours."""
+    for name in ("results.json", "profile.json", "throughput.png", "depth.png", "notes.txt", "engine.x.db"):
+        (tmp_path / name).write_text("old")
+    with steered() as server:
+        bench(server, tmp_path / "whole")
+        plans = len(server.holders)
+    with steered(at=plans) as server:
+        result = bench(server, tmp_path, "--overwrite")
+    assert result.exit_code == 130, result.output
+    left = {path.name for path in tmp_path.iterdir() if path.is_file()}
+    assert left == {"results.json", "notes.txt", "engine.x.db"}
+    assert len(json.loads((tmp_path / "results.json").read_text())["windows"]) == 1
+
+
+def test_overwrite_loses_nothing_when_nothing_is_measured(tmp_path):
+    """The old results stay until there are new ones."""
+    (tmp_path / "results.json").write_text("old")
+    with steered(at=1) as server:
+        result = bench(server, tmp_path, "--overwrite")
+    assert result.exit_code == 130
+    assert (tmp_path / "results.json").read_text() == "old"
 
 
 class Mortal(Steered):
@@ -155,7 +208,8 @@ def test_a_server_that_dies_in_the_middle_costs_no_window_that_was_measured(tmp_
     kept = f"1 window measured, kept in {tmp_path / 'out' / 'results.json'}"
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith(f"error: the server at {url} no longer answers (")
-    assert last.endswith(f": {kept}; once that is mended, repeat the command with another --output")
+    then = "repeat the command with another --output, or with --overwrite to replace them"
+    assert last.endswith(f": {kept}; once that is mended, {then}")
 
 
 def test_a_server_that_dies_while_it_is_measured_as_it_is_gets_no_window(tmp_path):
@@ -197,7 +251,7 @@ def test_a_signal_before_anything_was_measured_leaves_no_folder(tmp_path):
     assert result.exit_code == 130
     assert server.state["holder"] is None
     assert not (tmp_path / "out").exists()
-    assert "interrupted by SIGINT: nothing was measured" in result.stderr
+    assert "interrupted by SIGINT: nothing was measured\n" in result.stderr
 
 
 def test_a_folder_that_was_there_stays(tmp_path):
@@ -223,9 +277,9 @@ def test_a_second_benchmark_is_refused_while_the_lease_of_a_first_lives(tmp_path
 def test_every_run_has_a_holder_of_its_own(tmp_path):
     """The same for all plans of a run."""
     names = []
-    for _ in range(2):
+    for folder in ("one", "other"):
         with steered() as server:
-            bench(server, tmp_path / "out")
+            bench(server, tmp_path / folder)
         names.append(set(server.holders))
     assert [len(each) for each in names] == [1, 1]
     assert names[0] != names[1]
