@@ -217,5 +217,5 @@ def _add_override(app: FastAPI, sidecar: Sidecar, reads: Protect, writes: Protec
         reason: Annotated[Printable, Query(description="Why, for the decision log")] = "",
         actor: Annotated[Printable, Query(description="Who, for the decision log")] = "",
     ) -> dict[str, Any]:
-        """End the order in force; idempotent."""
+        """End the order in force, and a crash loop's pin; idempotent."""
         return await sidecar.clear_override(reason, actor)

@@ -218,6 +218,22 @@ class Store:
             row = self._db.execute(query).fetchone()
         return StoredOverride(*row) if row else None
 
+    def save_crash_pin(self, until_unix_s: float | None) -> None:
+        """Keep the wall time at which a crash loop's pin ends; `None`: keep none."""
+        with self._lock, _errors(self.path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM meta WHERE key = 'crash_pin_until_unix_s'")
+            if until_unix_s is not None:
+                row = ("crash_pin_until_unix_s", repr(until_unix_s))
+                self._db.execute("INSERT INTO meta VALUES (?, ?)", row)
+
+    def crash_pin(self) -> float | None:
+        """The wall time at which the pin that is kept ends, over or not."""
+        query = "SELECT value FROM meta WHERE key = 'crash_pin_until_unix_s'"
+        with self._lock, _errors(self.path):
+            row = self._db.execute(query).fetchone()
+            return float(row[0]) if row else None
+
     def save_learned(self, key: str, state: Mapping[str, Any], at_unix_s: float) -> None:
         """Keep what a policy has learned under the key of the deployment."""
         values = (key, at_unix_s, json.dumps(state))

@@ -10,6 +10,7 @@ from controller.link import Link
 from controller.loop import TickResult, out_of_reach
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
 from controller.steering import Lease
+from controller.wording import GUARDS
 from policies.types import Arm, Forecast, Mode, Observation, Schedule
 
 LATE_PERIODS, LATE_S = 3, 3.0
@@ -72,7 +73,7 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
 
 def headline(result: TickResult, *, dry_run: bool) -> str:
     """One sentence: what speculation does now, and who says so."""
-    who = f"override by {result.override.actor or 'someone'}" if result.override else "policy"
+    who = _who(result)
     if result.link.link is not Link.READY:
         return f"not controlled: {result.link.detail}"
     if dry_run:
@@ -82,6 +83,13 @@ def headline(result: TickResult, *, dry_run: bool) -> str:
     if result.steered.wanted is None:
         return f"SGLang chooses by itself ({who}): {result.decision.detail}"
     return f"governed ({who}), {_using(result)}: {result.decision.detail}"
+
+
+def _who(result: TickResult) -> str:
+    """Who has the last word: an order, a guard over the policy, or the policy."""
+    if result.decision.reason in GUARDS:
+        return f"guard: {GUARDS[result.decision.reason]}"
+    return f"override by {result.override.actor or 'someone'}" if result.override else "policy"
 
 
 def limit(result: TickResult) -> str | None:

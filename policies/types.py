@@ -221,6 +221,10 @@ class Observation:
     """The arm of the latest decode step that telemetry shows."""
     directive: Directive | None = None
     """What an operator has ordered; `None`: nothing."""
+    auto_orders: int = 0
+    """Counts an operator's orders to let the policy govern again: one more ends a crash loop's pin."""
+    pin_left_s: float | None = None
+    """Seconds left of a crash loop's pin that an earlier run of the sidecar began; `None`: there is none."""
     resting: tuple[tuple[int, Arm], ...] = ()
     """Arms that failed, with the bucket of the telemetry (its smallest batch size) where they did: a guard
     lets none of them through there for now."""

@@ -218,7 +218,8 @@ async def test_auto_without_an_order_changes_and_logs_nothing(make):
     bench = await make(store__path=":memory:")
     for _ in range(2):
         answer = await bench.api.put("/v1/override", json={"mode": "auto", "reason": "x"})
-        assert answer.json() == {"mode": "auto", "durable": True, "obstacle": None, "replaced": None}
+        nothing = {"obstacle": None, "replaced": None, "pin_ended": False}
+        assert answer.json() == {"mode": "auto", "durable": True, **nothing}
     assert (await bench.api.get("/v1/decisions")).json()["decisions"] == []
 
 

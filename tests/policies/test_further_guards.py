@@ -208,6 +208,52 @@ def test_three_restarts_pin_off_for_an_hour() -> None:
     assert reasons[3630].schedule == DEEP
 
 
+def crashed(guard: CrashLoop) -> Observation:
+    """Three restarts, at 10, 20 and 30 s, seen by `guard`; the last observation of them."""
+    for epoch in range(4):
+        observation = Observation(now_s=10.0 * epoch, built=BUILT, engine_epoch=epoch)
+        guard.decide(observation)
+    return observation
+
+
+def test_an_order_of_auto_ends_a_pin_and_restarts_are_counted_from_nothing() -> None:
+    """Pinned at 30 s; `auto` at 31 s: the policy, also after two further restarts, not after a third."""
+    guard = CrashLoop(Script(DEEP))
+    seen = crashed(guard)
+    assert guard.left_s == 3600.0
+    said = [
+        guard.decide(dataclasses.replace(seen, now_s=31.0 + n, engine_epoch=3 + n, auto_orders=1)).reason
+        for n in range(4)
+    ]
+    assert said == [Reason.FIXED] * 3 + [Reason.CRASH_LOOP]
+
+
+def test_an_order_of_auto_before_a_pin_does_not_forbid_it() -> None:
+    """Only one that is given while the pin lasts says that the operator knows of it."""
+    guard = CrashLoop(Script(DEEP))
+    for epoch in range(4):
+        decision = guard.decide(
+            Observation(now_s=epoch, built=BUILT, engine_epoch=epoch, auto_orders=1 if epoch else 0)
+        )
+        guard.decide(Observation(now_s=epoch, built=BUILT, engine_epoch=epoch, auto_orders=1))
+    assert decision.reason is Reason.CRASH_LOOP
+
+
+@pytest.mark.parametrize(("kept_s", "left_s"), [(1200.0, 1200.0), (90_000.0, 3600.0)])
+def test_a_pin_of_an_earlier_run_is_taken_up_for_what_is_left(kept_s: float, left_s: float) -> None:
+    """From the first decision on, for `pin_s` at most though the wall clock was set; once, not each tick."""
+    guard = CrashLoop(Script(DEEP))
+    seen = Observation(now_s=5.0, built=BUILT, pin_left_s=kept_s)
+    decision = guard.decide(seen)
+    assert (decision.reason, decision.evidence["left_s"]) == (Reason.CRASH_LOOP, left_s)
+    said = [
+        guard.decide(dataclasses.replace(seen, now_s=5.0 + after_s)).reason
+        for after_s in range(10, int(left_s) + 10, 10)
+    ]
+    assert set(said[:-1]) == {Reason.CRASH_LOOP}
+    assert said[-1] is Reason.FIXED
+
+
 def test_restarts_far_apart_are_no_loop() -> None:
     """Three within an hour, but never within 900 s."""
     guard = CrashLoop(Script(DEEP))
