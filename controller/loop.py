@@ -162,8 +162,9 @@ class ControlLoop:
         self._epoch = self._observer.epoch
         self._note(scrape)
         ended = self._overrides.end_if_over(now_unix_s)
-        override = self._overrides.current(now_unix_s)
         seen = self._observer.observe(scrape.sample, max(now_s, scrape.sample.at_s))
+        self._overrides.limit_to(seen.in_force)
+        override = self._overrides.current(now_unix_s)
         observation = dataclasses.replace(
             seen,
             directive=override.directive if override else None,

@@ -25,7 +25,7 @@ from controller.settings import Settings
 from controller.store import LogRow
 from controller.tokens import TokenSource
 from policies.override import arm_for
-from policies.types import Directive, Forecast, Mode
+from policies.types import Directive, Forecast, Mode, Schedule
 from sglang_hooks import __version__
 
 MEMORY = Path(":memory:")
@@ -132,6 +132,7 @@ class Sidecar:
         """The order in force; mode `auto` when there is none.
 
         `obstacle`: why the engine cannot be made to follow it now; null: nothing is in the way.
+        `limit`: than what it lets nothing go deeper, or shallower; null: it sets no limit.
         """
         order = self._overrides.current(self._wall_clock())
         if order is None:
@@ -140,6 +141,7 @@ class Sidecar:
             return {"mode": str(Mode.AUTO), "durable": durable, "obstacle": None}
         return {
             **override_to_json(order),
+            "limit": views.limit(order),
             "durable": self._overrides.durable,
             "obstacle": None if order.mode is Mode.AUTO else self.loop.out_of_reach(),
         }
@@ -163,6 +165,7 @@ class Sidecar:
             request.actor,
             set_unix_s=now,
             expires_unix_s=now + request.ttl_s if request.ttl_s is not None else None,
+            limit=self._in_force() if request.mode in (Mode.NO_DEEPER, Mode.NO_SHALLOWER) else None,
         )
         self._overrides.put(order)
         replaced = override_to_json(before) if before else None
@@ -176,6 +179,9 @@ class Sidecar:
         order = Override(Mode.AUTO, None, reason, actor, self._wall_clock(), None)
         self._overrides.put(None)
         return await self._ordered(order)
+
+    def _in_force(self) -> Schedule | None:
+        return self.loop.last.in_force if self.loop.last else None
 
     def _end_pin(self) -> bool:
         """Let the policy govern again after a crash loop; whether it was pinned."""

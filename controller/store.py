@@ -33,6 +33,7 @@ MIGRATIONS: Sequence[str] = (
         key TEXT PRIMARY KEY, at_unix_s REAL NOT NULL, state TEXT NOT NULL
     ) STRICT;
     """,
+    "ALTER TABLE override ADD COLUMN table_limit TEXT;",
 )
 MAX_LEARNED = 16
 """Deployments whose knowledge is kept; the longest unused goes first."""
@@ -66,6 +67,8 @@ class StoredOverride:
     actor: str
     set_unix_s: float
     expires_unix_s: float | None
+    limit: str | None = None
+    """Its table, as JSON; `None`: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +211,12 @@ class Store:
             self._db.execute("DELETE FROM override")
             if override is not None:
                 o = override
-                values = (o.mode, o.depth, o.reason, o.actor, o.set_unix_s, o.expires_unix_s)
-                self._db.execute("INSERT INTO override VALUES (1, ?, ?, ?, ?, ?, ?)", values)
+                values = (o.mode, o.depth, o.reason, o.actor, o.set_unix_s, o.expires_unix_s, o.limit)
+                self._db.execute("INSERT INTO override VALUES (1, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def override(self) -> StoredOverride | None:
         """The override kept, ended or not."""
-        query = "SELECT mode, depth, reason, actor, set_unix_s, expires_unix_s FROM override"
+        query = "SELECT mode, depth, reason, actor, set_unix_s, expires_unix_s, table_limit FROM override"
         with self._lock, _errors(self.path):
             row = self._db.execute(query).fetchone()
         return StoredOverride(*row) if row else None

@@ -212,7 +212,7 @@ class DryRun(Guard):
 
 
 def pin_left_s(guarded: Policy) -> float | None:
-    """Seconds that the crash loop in this `stack` pins off yet, orders above it or not; `None`: it does not."""
+    """Seconds that the crash loop in this `stack` pins off yet, orders above it or not; `None`: none."""
     inner: object = guarded
     while inner is not None and not isinstance(inner, CrashLoop):
         inner = getattr(inner, "inner", None)

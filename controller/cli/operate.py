@@ -173,6 +173,8 @@ def _order_lines(order: dict[str, Any]) -> Iterator[str]:
     depth = "" if order.get("depth") is None else f" at depth {order['depth']}"
     until = f"until {_clock(end)} {_zone()}" if end else "until it is ended: specgov override auto"
     yield "auto: the policy decides" if auto else f"{order['mode']}{depth}, {until}"
+    if order.get("limit"):
+        yield order["limit"]
     if pin_ended:
         yield "ended: the pin to off after the engine's crash loop; restarts are counted from nothing"
     if replaced is not None:

@@ -281,10 +281,10 @@ def test_a_crash_loop_without_depth_0_hands_back() -> None:
     ],
 )
 def test_a_frozen_direction_holds(mode: Mode, start: Schedule, wanted: Schedule, *, passes: bool) -> None:
-    """Only changes of the direction that the operator has frozen are held, with who and why."""
+    """Only what goes beyond the limit in the frozen direction is cut to it, with who and why."""
     script = Script(start)
     guard = Freeze(script)
-    order = Directive(mode, reason="load test", actor="ada")
+    order = Directive(mode, reason="load test", actor="ada", limit=start)
     observation = Observation(now_s=0.0, built=BUILT, directive=order)
     guard.decide(observation)
     script.schedule = wanted
@@ -292,8 +292,20 @@ def test_a_frozen_direction_holds(mode: Mode, start: Schedule, wanted: Schedule,
     if passes:
         assert decision.schedule == wanted
     else:
-        assert (decision.action, decision.reason) == (Action.HOLD, Reason.FREEZE)
+        assert (decision.action, decision.reason) == (Action.GOVERN, Reason.FREEZE)
+        assert decision.schedule == start
         assert "ada: load test" in decision.detail
+
+
+@pytest.mark.parametrize(
+    ("mode", "cut"), [(Mode.NO_DEEPER, "1+: 1, 8+: 0 cold"), (Mode.NO_SHALLOWER, "1+: 3, 8+: 1")]
+)
+def test_a_table_is_cut_to_the_limit_at_each_batch_size_by_itself(mode: Mode, cut: str) -> None:
+    """Depth 3 up to 7 and off from 8 on, against depth 1: the part within the limit is left alone."""
+    table = Schedule((Row(1, Arm(3)), Row(8, OFF_COLD)))
+    order = Directive(mode, limit=Schedule.constant(Arm(1)))
+    decision = Freeze(Script(table)).decide(Observation(now_s=0.0, built=BUILT, directive=order))
+    assert str(decision.schedule) == cut
 
 
 @pytest.mark.parametrize("params", [{"tolerance": 2.0}, {"ticks": 1}, {"rest_s": 0.0}])
