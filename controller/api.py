@@ -16,7 +16,7 @@ from controller.api_docs import docs_page
 from controller.api_models import DecisionPage, DecisionRow, ErrorBody, Kind, OverrideBody
 from controller.errors import OverrideError
 from controller.limits import add_limits
-from controller.order_text import Printable, in_words
+from controller.order_text import MAX_SHOWN, Printable, in_full
 from controller.refusals import refusal
 from controller.sidecar import Sidecar
 from controller.strict_json import StrictRoute
@@ -114,12 +114,12 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, fault: RequestValidationError) -> JSONResponse:
         first = fault.errors()[0]
-        field = ".".join(str(part) for part in first["loc"][1:]) or None
+        field = ".".join(str(part) for part in first["loc"][1:])[:MAX_SHOWN] or None
         if first["loc"] == ("body",) and not _is_json(content_type := request.headers.get("content-type")):
             return refusal(422, f"Content-Type must be application/json, got {content_type!r}")
         if first["loc"] == ("body",):
             return refusal(422, "the body must be a JSON object")
-        return refusal(422, f"{field or 'body'}: {in_words(first)}", field)
+        return refusal(422, f"{field or 'body'}: {in_full(first)}", field)
 
 
 def _is_json(content_type: str | None) -> bool:
@@ -217,5 +217,5 @@ def _add_override(app: FastAPI, sidecar: Sidecar, reads: Protect, writes: Protec
         reason: Annotated[Printable, Query(description="Why, for the decision log")] = "",
         actor: Annotated[Printable, Query(description="Who, for the decision log")] = "",
     ) -> dict[str, Any]:
-        """End the order in force; idempotent."""
+        """End the order in force, and a crash loop's pin; idempotent."""
         return await sidecar.clear_override(reason, actor)

@@ -19,8 +19,8 @@ class OverrideBody(BaseModel):
 
     mode: Mode
     """`off`: depth 0 at every batch size.  `on`: `depth`, or the deepest built.  `native`: SGLang's own
-    policy.  `no_deeper`, `no_shallower`: the policy, which may not change in that direction.  `auto`: the
-    policy; ends the order in force."""
+    policy.  `no_deeper`, `no_shallower`: the policy, which may not go beyond what is in force when the
+    order is given.  `auto`: the policy; ends the order in force, and a crash loop's pin."""
     depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, strict=True)] | None = None
     """Draft depth for mode `on`; a built one."""
     ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S, allow_inf_nan=False, strict=True)] | None = None

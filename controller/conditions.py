@@ -77,7 +77,10 @@ MEANING: Mapping[Condition, tuple[str, str]] = {
     Condition.NOT_BUILT: ("a depth is asked for that is not built", "specgov engine-flags, restart SGLang"),
     Condition.SWITCH_BUDGET: ("the policy changes its mind too often", "raise the policy's margin"),
     Condition.ROLLED_BACK: ("a change did not bring what was predicted", "specgov explain"),
-    Condition.ENGINE_CRASH_LOOP: ("the engine restarts again and again", "specgov override off or native"),
+    Condition.ENGINE_CRASH_LOOP: (
+        "the engine restarts again and again, so off is pinned",
+        "mend the engine, then let the policy govern again: specgov override auto",
+    ),
     Condition.DRIFT: ("acceptance or step time has left what was learned", "specgov explain"),
     Condition.FLEET_OVERRIDE_INVALID: (
         "the fleet-wide override file is wrong; what was in force stays",

@@ -44,7 +44,7 @@ def _because(result: TickResult, now_s: float) -> Iterator[str]:
     yield f"effect, for {max(0.0, now_s - effect.since_s):.0f} s: {EFFECTS[effect.effect]}: {effect.detail}"
     left_s = steered.left_s(now_s)
     yield f"lease: {LEASES[steered.lease]}" + ("" if left_s is None else f", {left_s:.1f} s left")
-    limit = views.limit(result)
+    limit = views.limit(result.override)
     if limit is not None:
         yield f"order: {limit}"
     if steered.error and steered.error != steered.rejected:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from controller.conditions import ActiveCondition, ConditionBoard, judge
 from controller.control_state import ControlState
+from controller.crash_pin import CrashPin
 from controller.effect import EffectState, EffectTracker
 from controller.errors import EngineError, EngineTimeoutError
 from controller.exposition import ServerInfo
@@ -25,6 +26,7 @@ from controller.recording import RecordQueue
 from controller.scraper import Scrape, Scraper
 from controller.steering import Lease, Steered, Steering
 from policies.base import Policy
+from policies.guards import pin_left_s
 from policies.types import Action, Decision, Mode, Observation, Reason, Schedule
 
 log = logging.getLogger(__name__)
@@ -110,6 +112,7 @@ class ControlLoop:
         policy: Policy,
         shadow: Policy | None,
         overrides: Overrides,
+        crash_pin: CrashPin,
         steering: Steering,
         effects: EffectTracker,
         conditions: ConditionBoard,
@@ -125,6 +128,7 @@ class ControlLoop:
         self._policy = policy
         self._shadow = shadow
         self._overrides = overrides
+        self._crash_pin = crash_pin
         self._steering = steering
         self._effects = effects
         self._conditions = conditions
@@ -158,10 +162,17 @@ class ControlLoop:
         self._epoch = self._observer.epoch
         self._note(scrape)
         ended = self._overrides.end_if_over(now_unix_s)
-        override = self._overrides.current(now_unix_s)
         seen = self._observer.observe(scrape.sample, max(now_s, scrape.sample.at_s))
-        observation = dataclasses.replace(seen, directive=override.directive if override else None)
+        self._overrides.limit_to(seen.in_force)
+        override = self._overrides.current(now_unix_s)
+        observation = dataclasses.replace(
+            seen,
+            directive=override.directive if override else None,
+            auto_orders=self._crash_pin.auto_orders,
+            pin_left_s=self._crash_pin.left_before_s(now_unix_s),
+        )
         decision = self._policy.decide(observation)
+        self._crash_pin.note(pin_left_s(self._policy), now_unix_s, observation.auto_orders)
         shadow = self._shadow.decide(observation) if self._shadow else None
         decided_s = self._clock()
         ready = self._link.link is Link.READY

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
 from controller.order_rules import MAX_TEXT
+
+MAX_SHOWN = 60
+"""Characters of a refused value that its refusal repeats."""
 
 Printable = Annotated[
     str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f\u2028-\u202e\u2066-\u2069]*$")
@@ -23,3 +27,23 @@ def in_words(fault: Mapping[str, Any]) -> str:
     if fault["type"] == "string_pattern_mismatch":
         return "must be one line, without control characters (line breaks, tabs, turns of direction)"
     return str(fault["msg"])
+
+
+def in_full(fault: Mapping[str, Any]) -> str:
+    """`in_words`, then what was given and what to do.
+
+    The value of a field that is not known is not repeated: it may be a secret in the wrong place.
+    """
+    if fault["type"] == "missing":
+        return f"{in_words(fault)}, got nothing: give it"
+    if fault["type"] == "extra_forbidden":
+        return f"{in_words(fault)}: no such field, leave it out"
+    return f"{in_words(fault)}, got {shown(fault['input'])}: see /docs for what it takes"
+
+
+def shown(value: Any) -> str:
+    """A JSON value in at most `MAX_SHOWN` characters, none of them a control character."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = json.dumps(value[:MAX_SHOWN] if isinstance(value, str) else value)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."

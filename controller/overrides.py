@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.errors import StoreError
 from controller.fleet_override import FleetOverrideFile
 from controller.store import Store, StoredOverride
-from policies.types import Directive, Mode
+from policies.types import Arm, Directive, Gear, Mode, Row, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,18 @@ class Override:
     """Wall time at which it ends by itself; `None`: never."""
     scope: str = "pod"
     """`pod`: given over REST; `fleet`: read from the fleet's file."""
+    limit: Schedule | None = None
+    """For `no_deeper` and `no_shallower`: what was in force when it was given; `None`: nothing of ours."""
 
     @property
     def directive(self) -> Directive:
         """The part that a policy may see."""
-        return Directive(self.mode, self.depth, self.reason, self.actor)
+        return Directive(self.mode, self.depth, self.reason, self.actor, self.limit)
+
+    @property
+    def bounds_policy(self) -> bool:
+        """Whether it lets the policy decide, within a limit."""
+        return self.mode in (Mode.NO_DEEPER, Mode.NO_SHALLOWER)
 
 
 class Overrides:
@@ -126,6 +134,12 @@ class Overrides:
         self._ends_s = None if lasts_s is None or self._clock is None else self._clock() + lasts_s
         self._current = order
 
+    def limit_to(self, in_force: Schedule | None) -> None:
+        """What is `in_force` becomes the limit of an order that needs one and has none yet."""
+        order = self._current
+        if order is not None and order.bounds_policy and order.limit is None and in_force is not None:
+            self._current, self._written = replace(order, limit=in_force), False
+
     def flush(self) -> None:
         """Write the order in memory to the store; what cannot be written is a `problem`, not an error."""
         with self._lock:
@@ -162,10 +176,26 @@ def _from_stored(stored: StoredOverride | None) -> Override | None:
         stored.actor,
         stored.set_unix_s,
         stored.expires_unix_s,
+        limit=_table(stored.limit) if stored.limit else None,
     )
 
 
+def _table(text: str) -> Schedule:
+    return Schedule(tuple(Row(start, Arm(depth, Gear(gear))) for start, depth, gear in json.loads(text)))
+
+
 def _to_stored(order: Override) -> StoredOverride:
+    rows = (
+        [(row.min_batch_size, row.arm.depth, str(row.arm.gear)) for row in order.limit.rows]
+        if order.limit
+        else []
+    )
     return StoredOverride(
-        str(order.mode), order.depth, order.reason, order.actor, order.set_unix_s, order.expires_unix_s
+        str(order.mode),
+        order.depth,
+        order.reason,
+        order.actor,
+        order.set_unix_s,
+        order.expires_unix_s,
+        json.dumps(rows) if rows else None,
     )

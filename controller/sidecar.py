@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from controller import explanation, views
 from controller.audit import Audit
+from controller.crash_pin import CrashPin
 from controller.errors import OverrideError
 from controller.loop import ControlLoop
 from controller.overrides import Override, Overrides
@@ -24,7 +25,7 @@ from controller.settings import Settings
 from controller.store import LogRow
 from controller.tokens import TokenSource
 from policies.override import arm_for
-from policies.types import Directive, Forecast, Mode
+from policies.types import Directive, Forecast, Mode, Schedule
 from sglang_hooks import __version__
 
 MEMORY = Path(":memory:")
@@ -52,6 +53,7 @@ class Sidecar:
         *,
         loop: ControlLoop,
         overrides: Overrides,
+        crash_pin: CrashPin,
         audit: Audit,
         registry: CollectorRegistry,
         token: TokenSource,
@@ -68,6 +70,7 @@ class Sidecar:
         self.token = token
         self.read_token = read_token
         self._overrides = overrides
+        self._crash_pin = crash_pin
         self._audit = audit
         self._policy_name = policy_name
         self._forecast = forecast
@@ -129,6 +132,7 @@ class Sidecar:
         """The order in force; mode `auto` when there is none.
 
         `obstacle`: why the engine cannot be made to follow it now; null: nothing is in the way.
+        `limit`: than what it lets nothing go deeper, or shallower; null: it sets no limit.
         """
         order = self._overrides.current(self._wall_clock())
         if order is None:
@@ -137,6 +141,7 @@ class Sidecar:
             return {"mode": str(Mode.AUTO), "durable": durable, "obstacle": None}
         return {
             **override_to_json(order),
+            "limit": views.limit(order),
             "durable": self._overrides.durable,
             "obstacle": None if order.mode is Mode.AUTO else self.loop.out_of_reach(),
         }
@@ -144,13 +149,15 @@ class Sidecar:
     async def set_override(self, request: OverrideRequest) -> dict[str, Any]:
         """Put an order in force; raises `OverrideError` when it cannot be carried out.
 
-        `replaced` in the answer: the order that was in force until now.
+        `replaced` in the answer: the order that was in force until now.  `pin_ended`: whether this order,
+        `auto`, has ended a crash loop's pin.
         """
         self._check(request)
         now = self._wall_clock()
         before = self._overrides.current(now)
-        if request.mode is Mode.AUTO and before is None:
-            return {**self.override(), "replaced": None}
+        pin_ended = request.mode is Mode.AUTO and self._end_pin()
+        if request.mode is Mode.AUTO and before is None and not pin_ended:
+            return {**self.override(), "replaced": None, "pin_ended": False}
         order = Override(
             request.mode,
             request.depth,
@@ -158,17 +165,30 @@ class Sidecar:
             request.actor,
             set_unix_s=now,
             expires_unix_s=now + request.ttl_s if request.ttl_s is not None else None,
+            limit=self._in_force() if request.mode in (Mode.NO_DEEPER, Mode.NO_SHALLOWER) else None,
         )
         self._overrides.put(order)
-        return {**await self._ordered(order), "replaced": override_to_json(before) if before else None}
+        replaced = override_to_json(before) if before else None
+        return {**await self._ordered(order), "replaced": replaced, "pin_ended": pin_ended}
 
     async def clear_override(self, reason: str, actor: str) -> dict[str, Any]:
-        """End this pod's order; does nothing when there is none."""
-        if self._overrides.pod(self._wall_clock()) is None:
+        """End this pod's order, and a crash loop's pin; does nothing when there is neither."""
+        pin_ended = self._end_pin()
+        if self._overrides.pod(self._wall_clock()) is None and not pin_ended:
             return self.override()
         order = Override(Mode.AUTO, None, reason, actor, self._wall_clock(), None)
         self._overrides.put(None)
         return await self._ordered(order)
+
+    def _in_force(self) -> Schedule | None:
+        return self.loop.last.in_force if self.loop.last else None
+
+    def _end_pin(self) -> bool:
+        """Let the policy govern again after a crash loop; whether it was pinned."""
+        pinned = self._crash_pin.pinned(self._wall_clock())
+        if pinned:
+            self._crash_pin.end()
+        return pinned
 
     async def _ordered(self, order: Override) -> dict[str, Any]:
         """Write and log what is in force already; answered in time even if the disk does not."""

@@ -33,6 +33,7 @@ MIGRATIONS: Sequence[str] = (
         key TEXT PRIMARY KEY, at_unix_s REAL NOT NULL, state TEXT NOT NULL
     ) STRICT;
     """,
+    "ALTER TABLE override ADD COLUMN table_limit TEXT;",
 )
 MAX_LEARNED = 16
 """Deployments whose knowledge is kept; the longest unused goes first."""
@@ -66,6 +67,8 @@ class StoredOverride:
     actor: str
     set_unix_s: float
     expires_unix_s: float | None
+    limit: str | None = None
+    """Its table, as JSON; `None`: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +211,31 @@ class Store:
             self._db.execute("DELETE FROM override")
             if override is not None:
                 o = override
-                values = (o.mode, o.depth, o.reason, o.actor, o.set_unix_s, o.expires_unix_s)
-                self._db.execute("INSERT INTO override VALUES (1, ?, ?, ?, ?, ?, ?)", values)
+                values = (o.mode, o.depth, o.reason, o.actor, o.set_unix_s, o.expires_unix_s, o.limit)
+                self._db.execute("INSERT INTO override VALUES (1, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def override(self) -> StoredOverride | None:
         """The override kept, ended or not."""
-        query = "SELECT mode, depth, reason, actor, set_unix_s, expires_unix_s FROM override"
+        query = "SELECT mode, depth, reason, actor, set_unix_s, expires_unix_s, table_limit FROM override"
         with self._lock, _errors(self.path):
             row = self._db.execute(query).fetchone()
         return StoredOverride(*row) if row else None
+
+    def save_crash_pin(self, until_unix_s: float | None) -> None:
+        """Keep the wall time at which a crash loop's pin ends; `None`: keep none."""
+        with self._lock, _errors(self.path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM meta WHERE key = 'crash_pin_until_unix_s'")
+            if until_unix_s is not None:
+                row = ("crash_pin_until_unix_s", repr(until_unix_s))
+                self._db.execute("INSERT INTO meta VALUES (?, ?)", row)
+
+    def crash_pin(self) -> float | None:
+        """The wall time at which the pin that is kept ends, over or not."""
+        query = "SELECT value FROM meta WHERE key = 'crash_pin_until_unix_s'"
+        with self._lock, _errors(self.path):
+            row = self._db.execute(query).fetchone()
+            return float(row[0]) if row else None
 
     def save_learned(self, key: str, state: Mapping[str, Any], at_unix_s: float) -> None:
         """Keep what a policy has learned under the key of the deployment."""

@@ -8,7 +8,9 @@ from controller.conditions import ActiveCondition
 from controller.effect import Effect
 from controller.link import Link
 from controller.loop import TickResult, out_of_reach
+from controller.overrides import Override
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
+from controller.wording import GUARDS
 from policies.types import Arm, Forecast, Mode, Observation, Schedule
 
 LATE_PERIODS, LATE_S = 3, 3.0
@@ -32,7 +34,7 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
         "why": result.decision.detail if obstacle is None else f"nothing is put in force: {obstacle}",
         "type": advice(result, dry_run=dry_run, late=late),
         "dry_run": dry_run,
-        "override": {**override_to_json(override), "obstacle": obstacle, "limit": limit(result)}
+        "override": {**override_to_json(override), "obstacle": obstacle, "limit": limit(override)}
         if override
         else None,
         "fleet_override": override_to_json(result.fleet_override) if result.fleet_override else None,
@@ -71,7 +73,7 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
 
 def headline(result: TickResult, *, dry_run: bool) -> str:
     """One sentence: what speculation does now, and who says so."""
-    who = f"override by {result.override.actor or 'someone'}" if result.override else "policy"
+    who = _who(result)
     if result.link.link is not Link.READY:
         return f"not controlled: {result.link.detail}"
     if dry_run:
@@ -83,12 +85,19 @@ def headline(result: TickResult, *, dry_run: bool) -> str:
     return f"governed ({who}), {_using(result)}: {result.decision.detail}"
 
 
-def limit(result: TickResult) -> str | None:
-    """Than what an order lets nothing go deeper, or shallower: the table that the engine follows."""
+def _who(result: TickResult) -> str:
+    """Who has the last word: an order, a guard over the policy, or the policy."""
+    if result.decision.reason in GUARDS:
+        return f"guard: {GUARDS[result.decision.reason]}"
+    return f"override by {result.override.actor or 'someone'}" if result.override else "policy"
+
+
+def limit(order: Override | None) -> str | None:
+    """Than what an order lets nothing go deeper, or shallower: what was in force when it was given."""
     words = {Mode.NO_DEEPER: "no deeper than", Mode.NO_SHALLOWER: "no shallower than"}
-    if result.override is None or result.override.mode not in words:
+    if order is None or order.mode not in words:
         return None
-    than, table = words[result.override.mode], result.in_force
+    than, table = words[order.mode], order.limit
     if table is None:
         return f"{than} what comes into force first"
     return f"{than} {table_in_words(table, gears=False)}"

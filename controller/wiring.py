@@ -23,6 +23,7 @@ from controller.api import create_app, reads_guard
 from controller.audit import Audit
 from controller.benefit_recorder import BenefitRecorder
 from controller.conditions import ConditionBoard
+from controller.crash_pin import CrashPin
 from controller.effect import EffectTracker
 from controller.engine_client import ClientParams, EngineClient
 from controller.errors import KnowledgeFileError, SettingsError, StoreError
@@ -141,6 +142,7 @@ def assemble(
     store = keeper.store
     fleet = FleetOverrideFile(settings.fleet.file) if settings.fleet.file else None
     audit, overrides = Audit(store, otel.note if otel else None), Overrides(store, fleet, clock)
+    crash_pin = CrashPin(store)
     client = make_client(settings.engine, transport)
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
@@ -148,11 +150,12 @@ def assemble(
     shadow = make_policy(settings, settings.policy.shadow) if settings.policy.shadow else None
     apart = ShadowRecorder(telemetry.registry, _forecast(policy, shadow))
     knowledge = KnowledgeKeeper(store, policy, settings.policy.name, _seed(settings.store.seed))
-    keeper.kept = (overrides, audit, knowledge)
+    keeper.kept = (overrides, crash_pin, audit, knowledge)
     records = RecordQueue[TickResult](
         (
             keeper,
             overrides,
+            crash_pin,
             telemetry,
             benefit,
             apart,
@@ -177,11 +180,14 @@ def assemble(
         policy=stack(policy, settings.guards, dry_run=settings.dry_run),
         shadow=stack(shadow, settings.guards) if shadow else None,
         overrides=overrides,
+        crash_pin=crash_pin,
         steering=Steering(_lease(settings, store), client, dry_run=settings.dry_run),
         effects=EffectTracker(settings.loop.confirm_within_s, settings.loop.inert_after_s, clock()),
         conditions=ConditionBoard(),
         records=records,
-        store_problem=lambda: keeper.problem or overrides.problem or audit.problem or records.problem,
+        store_problem=lambda: (
+            keeper.problem or overrides.problem or crash_pin.problem or audit.problem or records.problem
+        ),
         token_problem=lambda: token.problem or read_token.problem,
         clock=clock,
         wall_clock=wall_clock,
@@ -190,6 +196,7 @@ def assemble(
         settings,
         loop=loop,
         overrides=overrides,
+        crash_pin=crash_pin,
         audit=audit,
         registry=telemetry.registry,
         token=token,

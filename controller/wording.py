@@ -40,6 +40,18 @@ REASONS: Mapping[Reason, str] = {
     Reason.NOT_CONTROLLED: "the engine does not answer, or cannot be controlled",
     Reason.POLICY_ERROR: "the policy failed",
 }
+GUARDS: Mapping[Reason, str] = {
+    Reason.SUSPECT_INPUT: "unsound input",
+    Reason.STALE_INPUT: "stale input",
+    Reason.LOST_INPUT: "lost input",
+    Reason.DWELL: "dwell",
+    Reason.SWITCH_BUDGET: "switch budget",
+    Reason.ROLLED_BACK: "verification",
+    Reason.ARM_RESTING: "verification",
+    Reason.CRASH_LOOP: "crash loop",
+    Reason.POLICY_ERROR: "policy error",
+}
+"""The guard that decided, for reasons that are a guard's and no policy's; an order's own are not here."""
 LEASES: Mapping[Lease, str] = {
     Lease.NONE: "nobody holds it, so the engine follows its fallback",
     Lease.HELD: "held by this sidecar",

@@ -1,4 +1,8 @@
-"""An engine that keeps restarting under our control must not be steered into the next crash."""
+"""An engine that keeps restarting under our control must not be steered into the next crash.
+
+An operator's order stands above the pin without ending it.  What ends it early is an operator's `auto` that
+is given while it lasts: whoever says so wants the policy to govern.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ class CrashLoopParams:
     window_s: Positive = 900.0
     """Length of the window.  Restarts of a large model take minutes."""
     pin_s: Positive = 3600.0
-    """How long off is pinned after the last of them; an operator's order ends it sooner."""
+    """How long off is pinned after the last of them, a restart of the sidecar included.  `specgov override
+    auto` ends it at once; another order stands above it, and leaves it there for when that order ends."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for values out of range."""
@@ -30,7 +35,10 @@ class CrashLoopParams:
 
 
 class CrashLoop(Guard):
-    """Pins off after too many engine restarts; the inner policy goes on learning meanwhile."""
+    """Pins off after too many engine restarts; the inner policy goes on learning meanwhile.
+
+    Once an operator has ended a pin, restarts are counted from nothing.
+    """
 
     def __init__(self, inner: Policy, params: CrashLoopParams | None = None) -> None:
         super().__init__(inner)
@@ -40,12 +48,20 @@ class CrashLoop(Guard):
         self._clock_s = 0.0
         self._now_s: float | None = None
         self._pinned_until_s: float | None = None
+        self._auto_orders = 0
+        self._resumed = False
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that off stays pinned, as of the latest observation; `None`: it is not pinned."""
+        return None if self._pinned_until_s is None else self._pinned_until_s - self._clock_s
 
     def decide(self, observation: Observation) -> Decision:
         """The proposal, or off while pinned."""
         proposal = self.inner.decide(observation)
         self._clock_s += elapsed_s(self._now_s, observation.now_s)
         self._now_s = observation.now_s
+        self._hear(observation)
         if self._epoch is not None and observation.engine_epoch != self._epoch:
             self._restarted()
         self._epoch = observation.engine_epoch
@@ -53,6 +69,17 @@ class CrashLoop(Guard):
             self._pinned_until_s = None
             return proposal
         return self._off(observation, self._pinned_until_s - self._clock_s)
+
+    def _hear(self, observation: Observation) -> None:
+        """Take up a pin from before a restart of the sidecar, once; end any when an operator says so."""
+        kept_s = observation.pin_left_s
+        if kept_s is not None and not self._resumed:
+            until_s = self._clock_s + min(kept_s, self._params.pin_s)  # a wall clock may have been set
+            self._pinned_until_s = max(until_s, self._pinned_until_s or until_s)
+        self._resumed = kept_s is not None
+        if observation.auto_orders != self._auto_orders:
+            self._auto_orders, self._pinned_until_s = observation.auto_orders, None
+            self._restarts_s.clear()
 
     def _restarted(self) -> None:
         self._restarts_s.append(self._clock_s)

@@ -2,35 +2,75 @@
 
 from __future__ import annotations
 
-from policies.arms import deeper_anywhere
-from policies.guard import ChangeGuard
-from policies.types import Action, Decision, Mode, Observation, Reason, Schedule
+import dataclasses
+
+from policies import arms
+from policies.base import Policy
+from policies.guard import Guard
+from policies.types import Action, Arm, Decision, Directive, Mode, Observation, Reason, Row, Schedule
 
 
-class Freeze(ChangeGuard):
-    """Holds changes in the direction that `observation.directive` has frozen."""
+class Freeze(Guard):
+    """Cuts what the policy proposes to the limit of `observation.directive`, at each batch size by itself.
 
-    def judge(self, proposal: Decision, current: Schedule, observation: Observation) -> Decision | None:
-        """Hold a change that goes deeper (or shallower) at some batch size while that is frozen."""
-        directive = observation.directive
-        if directive is None or proposal.schedule is None:
+    The limit is the table that was in force when the order was given, whoever gave it: what the policy had
+    in mind beneath another order is no limit, so a hold that would bring it back is cut as well.
+    """
+
+    def __init__(self, inner: Policy) -> None:
+        super().__init__(inner)
+        self._last: Schedule | None = None
+
+    def decide(self, observation: Observation) -> Decision:
+        """The proposal, or the part of it that the order allows."""
+        proposal, directive = self.inner.decide(observation), observation.directive
+        if proposal.action is Action.RELEASE:
+            self._last = None
+        wanted = proposal.schedule or self._last
+        cut = _cut(wanted, directive, observation.built) if wanted and directive else wanted
+        self._last = cut
+        if directive is None or cut == wanted:
+            return proposal
+        return _frozen(proposal, directive, cut)
+
+
+def _cut(wanted: Schedule, directive: Directive, built: tuple[Arm, ...]) -> Schedule | None:
+    """`wanted` within the limit; `None`: nothing that is built is."""
+    limit = directive.limit
+    if limit is None or directive.mode not in (Mode.NO_DEEPER, Mode.NO_SHALLOWER):
+        return wanted
+    deeper = directive.mode is Mode.NO_SHALLOWER
+    if not arms.deeper_anywhere(*((limit, wanted) if deeper else (wanted, limit))):
+        return wanted
+    rows = []
+    for start in sorted({row.min_batch_size for row in (*wanted.rows, *limit.rows)}):
+        arm = _within(wanted.arm_for(start), limit.arm_for(start), built, deeper=deeper)
+        if arm is None:
             return None
-        if directive.mode is Mode.NO_DEEPER:
-            frozen = deeper_anywhere(proposal.schedule, current)
-        elif directive.mode is Mode.NO_SHALLOWER:
-            frozen = deeper_anywhere(current, proposal.schedule)
-        else:
-            return None
-        if not frozen:
-            return None
-        who = f"{directive.actor or 'someone'}: {directive.reason or 'no reason given'}"
-        evidence = {**proposal.evidence, "mode": str(directive.mode), "actor": directive.actor}
-        return Decision(
-            Action.HOLD,
-            Reason.FREEZE,
-            f"held, {str(directive.mode).replace('_', ' ')} by {who}: {proposal.detail}",
-            evidence=evidence,
-        )
+        rows.append(Row(start, arm))
+    return Schedule(tuple(rows)).merged()
 
-    def changed(self, observation: Observation) -> None:
-        """Nothing to note."""
+
+def _within(wanted: Arm, limit: Arm, built: tuple[Arm, ...], *, deeper: bool) -> Arm | None:
+    """The arm that is wanted, or the built one nearest to the limit on the side that is allowed."""
+    if wanted.depth >= limit.depth if deeper else wanted.depth <= limit.depth:
+        return wanted
+    if limit in built:
+        return limit
+    if deeper:
+        return min((arm for arm in built if arm.depth >= limit.depth), default=None)
+    return arms.at_most(built, limit.depth)
+
+
+def _frozen(proposal: Decision, directive: Directive, cut: Schedule | None) -> Decision:
+    mode = str(directive.mode).replace("_", " ")
+    who = f"{directive.actor or 'someone'}: {directive.reason or 'no reason given'}"
+    return dataclasses.replace(
+        proposal,
+        action=Action.HOLD if cut is None else Action.GOVERN,
+        reason=Reason.FREEZE,
+        detail=f"{mode} than {directive.limit}, by {who}: {proposal.detail}",
+        schedule=cut,
+        probe=None,
+        evidence={**proposal.evidence, "mode": str(directive.mode), "actor": directive.actor},
+    )

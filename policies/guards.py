@@ -211,6 +211,14 @@ class DryRun(Guard):
         )
 
 
+def pin_left_s(guarded: Policy) -> float | None:
+    """Seconds that the crash loop in this `stack` pins off yet, orders above it or not; `None`: none."""
+    inner: object = guarded
+    while inner is not None and not isinstance(inner, CrashLoop):
+        inner = getattr(inner, "inner", None)
+    return inner.left_s if isinstance(inner, CrashLoop) else None
+
+
 def stack(policy: Policy, params: GuardParams, *, dry_run: bool = False) -> Policy:
     """The policy in all its guards; the first line is asked last, the last has the last word."""
     guarded: Policy = Contained(policy, params.fallback_after, params.fallback)

@@ -157,9 +157,9 @@ class Mode(StrEnum):
     NATIVE = "native"
     """SGLang's own policy."""
     NO_DEEPER = "no_deeper"
-    """The policy, but it may not draft deeper anywhere than it does now."""
+    """The policy, but it may not draft deeper anywhere than what is in force when the order is given."""
     NO_SHALLOWER = "no_shallower"
-    """The policy, but it may not draft shallower anywhere than it does now."""
+    """The policy, but it may not draft shallower anywhere than what is in force when the order is given."""
 
     @property
     def leaves_policy(self) -> bool:
@@ -176,6 +176,9 @@ class Directive:
     """Draft depth for `Mode.ON`; `None`: the deepest built."""
     reason: str = ""
     actor: str = ""
+    limit: Schedule | None = None
+    """What was in force when `NO_DEEPER` or `NO_SHALLOWER` was given; `None`: SGLang's own choice was, and
+    the table that comes into force first is the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,10 @@ class Observation:
     """The arm of the latest decode step that telemetry shows."""
     directive: Directive | None = None
     """What an operator has ordered; `None`: nothing."""
+    auto_orders: int = 0
+    """Counts an operator's orders to let the policy govern again: one more ends a crash loop's pin."""
+    pin_left_s: float | None = None
+    """Seconds left of a crash loop's pin that an earlier run of the sidecar began; `None`: there is none."""
     resting: tuple[tuple[int, Arm], ...] = ()
     """Arms that failed, with the bucket of the telemetry (its smallest batch size) where they did: a guard
     lets none of them through there for now."""

@@ -166,12 +166,17 @@ def _ttl_s(text: str) -> float:
 
 def _order_lines(order: dict[str, Any]) -> Iterator[str]:
     end, auto, replaced = order.get("expires_unix_s"), order["mode"] == "auto", order["replaced"]
-    if auto and replaced is None:
+    pin_ended = order.get("pin_ended", False)
+    if auto and replaced is None and not pin_ended:
         yield "auto: there was no order to end"
         return
     depth = "" if order.get("depth") is None else f" at depth {order['depth']}"
     until = f"until {_clock(end)} {_zone()}" if end else "until it is ended: specgov override auto"
     yield "auto: the policy decides" if auto else f"{order['mode']}{depth}, {until}"
+    if order.get("limit"):
+        yield order["limit"]
+    if pin_ended:
+        yield "ended: the pin to off after the engine's crash loop; restarts are counted from nothing"
     if replaced is not None:
         yield f"{'ended' if auto else 'replaced'}: {replaced['detail']}"
     if order["obstacle"] is not None:

@@ -157,6 +157,29 @@ async def test_a_body_of_another_media_type_is_refused_by_the_name_of_the_header
     assert (answer.status_code, answer.json()["error"]) == (422, {"field": None, "message": message})
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"mode": "off", "reason": "x", "ttl_s": 0}, "greater than 0, got 0: see /docs"),
+        ({"mode": "off", "reason": "x", "depth": "2"}, 'got "2": see /docs'),
+        ({"mode": "sideways", "reason": "x"}, 'got "sideways": see /docs'),
+        ({"mode": "off", "reason": "x" * 401}, 'got "' + "x" * 56 + "...: see /docs"),
+        ({"mode": "off", "reason": "a\u202eb"}, r'got "a\u202eb": see /docs'),
+        ({"mode": {"a": "s3cret"}, "reason": "x"}, "got an object: see /docs"),
+        ({"mode": "off"}, "got nothing: give it"),
+        ({"mode": "off", "reason": "x", "token": "s3cret"}, "no such field, leave it out"),
+        ({"mode": "off", "reason": "x", "k" * 5000: 1}, "no such field, leave it out"),
+    ],
+)
+async def test_a_refusal_says_what_was_given_in_bounds_and_never_a_secret(make, body, said):
+    """Field, rule, value, remedy; a value under an unknown name is not repeated."""
+    bench = await make()
+    message = (await bench.api.put("/v1/override", json=body)).json()["error"]["message"]
+    assert said in message
+    assert "s3cret" not in message
+    assert len(message) < 300
+
+
 async def test_off_is_refused_where_depth_0_is_not_built(make):
     """With what would mend it."""
     bench = await make()
@@ -229,7 +252,8 @@ async def test_auto_without_an_order_changes_and_logs_nothing(make):
     bench = await make(store__path=":memory:")
     for _ in range(2):
         answer = await bench.api.put("/v1/override", json={"mode": "auto", "reason": "x"})
-        assert answer.json() == {"mode": "auto", "durable": True, "obstacle": None, "replaced": None}
+        nothing = {"obstacle": None, "replaced": None, "pin_ended": False}
+        assert answer.json() == {"mode": "auto", "durable": True, **nothing}
     assert (await bench.api.get("/v1/decisions")).json()["decisions"] == []
 
 
@@ -347,7 +371,8 @@ async def test_a_reason_of_two_lines_is_refused_in_words(make):
     bench = await make()
     answer = await bench.api.put("/v1/override", json={"mode": "off", "reason": "a\nb"})
     assert answer.json()["error"]["message"] == (
-        "reason: must be one line, without control characters (line breaks, tabs, turns of direction)"
+        "reason: must be one line, without control characters (line breaks, tabs, turns of direction), "
+        r'got "a\nb": see /docs for what it takes'
     )
 
 

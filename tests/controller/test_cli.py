@@ -441,6 +441,23 @@ def test_override_sends_the_order(invoke, answers):
             ["native, until it is ended: specgov override auto", "replaced: off by jo: incident 7"],
         ),
         (
+            {
+                "mode": "no_deeper",
+                "durable": True,
+                "obstacle": None,
+                "replaced": None,
+                "limit": "no deeper than depth 1",
+            },
+            ["no_deeper, until it is ended: specgov override auto", "no deeper than depth 1"],
+        ),
+        (
+            {"mode": "auto", "durable": True, "obstacle": None, "replaced": None, "pin_ended": True},
+            [
+                "auto: the policy decides",
+                "ended: the pin to off after the engine's crash loop; restarts are counted from nothing",
+            ],
+        ),
+        (
             {"mode": "auto", "durable": False, "obstacle": None, "replaced": {"detail": "off by jo: x"}},
             [
                 "auto: the policy decides",

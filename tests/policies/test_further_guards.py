@@ -208,6 +208,52 @@ def test_three_restarts_pin_off_for_an_hour() -> None:
     assert reasons[3630].schedule == DEEP
 
 
+def crashed(guard: CrashLoop) -> Observation:
+    """Three restarts, at 10, 20 and 30 s, seen by `guard`; the last observation of them."""
+    for epoch in range(4):
+        observation = Observation(now_s=10.0 * epoch, built=BUILT, engine_epoch=epoch)
+        guard.decide(observation)
+    return observation
+
+
+def test_an_order_of_auto_ends_a_pin_and_restarts_are_counted_from_nothing() -> None:
+    """Pinned at 30 s; `auto` at 31 s: the policy, also after two further restarts, not after a third."""
+    guard = CrashLoop(Script(DEEP))
+    seen = crashed(guard)
+    assert guard.left_s == 3600.0
+    said = [
+        guard.decide(dataclasses.replace(seen, now_s=31.0 + n, engine_epoch=3 + n, auto_orders=1)).reason
+        for n in range(4)
+    ]
+    assert said == [Reason.FIXED] * 3 + [Reason.CRASH_LOOP]
+
+
+def test_an_order_of_auto_before_a_pin_does_not_forbid_it() -> None:
+    """Only one that is given while the pin lasts says that the operator knows of it."""
+    guard = CrashLoop(Script(DEEP))
+    for epoch in range(4):
+        decision = guard.decide(
+            Observation(now_s=epoch, built=BUILT, engine_epoch=epoch, auto_orders=1 if epoch else 0)
+        )
+        guard.decide(Observation(now_s=epoch, built=BUILT, engine_epoch=epoch, auto_orders=1))
+    assert decision.reason is Reason.CRASH_LOOP
+
+
+@pytest.mark.parametrize(("kept_s", "left_s"), [(1200.0, 1200.0), (90_000.0, 3600.0)])
+def test_a_pin_of_an_earlier_run_is_taken_up_for_what_is_left(kept_s: float, left_s: float) -> None:
+    """From the first decision on, for `pin_s` at most though the wall clock was set; once, not each tick."""
+    guard = CrashLoop(Script(DEEP))
+    seen = Observation(now_s=5.0, built=BUILT, pin_left_s=kept_s)
+    decision = guard.decide(seen)
+    assert (decision.reason, decision.evidence["left_s"]) == (Reason.CRASH_LOOP, left_s)
+    said = [
+        guard.decide(dataclasses.replace(seen, now_s=5.0 + after_s)).reason
+        for after_s in range(10, int(left_s) + 10, 10)
+    ]
+    assert set(said[:-1]) == {Reason.CRASH_LOOP}
+    assert said[-1] is Reason.FIXED
+
+
 def test_restarts_far_apart_are_no_loop() -> None:
     """Three within an hour, but never within 900 s."""
     guard = CrashLoop(Script(DEEP))
@@ -235,10 +281,10 @@ def test_a_crash_loop_without_depth_0_hands_back() -> None:
     ],
 )
 def test_a_frozen_direction_holds(mode: Mode, start: Schedule, wanted: Schedule, *, passes: bool) -> None:
-    """Only changes of the direction that the operator has frozen are held, with who and why."""
+    """Only what goes beyond the limit in the frozen direction is cut to it, with who and why."""
     script = Script(start)
     guard = Freeze(script)
-    order = Directive(mode, reason="load test", actor="ada")
+    order = Directive(mode, reason="load test", actor="ada", limit=start)
     observation = Observation(now_s=0.0, built=BUILT, directive=order)
     guard.decide(observation)
     script.schedule = wanted
@@ -246,8 +292,20 @@ def test_a_frozen_direction_holds(mode: Mode, start: Schedule, wanted: Schedule,
     if passes:
         assert decision.schedule == wanted
     else:
-        assert (decision.action, decision.reason) == (Action.HOLD, Reason.FREEZE)
+        assert (decision.action, decision.reason) == (Action.GOVERN, Reason.FREEZE)
+        assert decision.schedule == start
         assert "ada: load test" in decision.detail
+
+
+@pytest.mark.parametrize(
+    ("mode", "cut"), [(Mode.NO_DEEPER, "1+: 1, 8+: 0 cold"), (Mode.NO_SHALLOWER, "1+: 3, 8+: 1")]
+)
+def test_a_table_is_cut_to_the_limit_at_each_batch_size_by_itself(mode: Mode, cut: str) -> None:
+    """Depth 3 up to 7 and off from 8 on, against depth 1: the part within the limit is left alone."""
+    table = Schedule((Row(1, Arm(3)), Row(8, OFF_COLD)))
+    order = Directive(mode, limit=Schedule.constant(Arm(1)))
+    decision = Freeze(Script(table)).decide(Observation(now_s=0.0, built=BUILT, directive=order))
+    assert str(decision.schedule) == cut
 
 
 @pytest.mark.parametrize("params", [{"tolerance": 2.0}, {"ticks": 1}, {"rest_s": 0.0}])
