@@ -77,7 +77,7 @@ async def test_an_answer_has_every_field_of_the_protocol(server):
     assert list(state) == [
         "protocol", "plugin_version", "sglang_version", "controllable", "reason", "built_depths", "gears",
         "initial_depth", "fallback", "state", "schedule", "probe", "sequence", "holder", "lease",
-        "plain_decode", "ranks", "ranks_agree", "telemetry",
+        "plain_decode", "chain_verify", "ranks", "ranks_agree", "telemetry",
     ]  # fmt: skip
     assert list(state["telemetry"][0]) == [
         "dp_rank", "started_unix_s", "decode_steps", "prefill_batches", "switches", "probe_steps",
