@@ -95,6 +95,14 @@ SCHEDULER_TARGETS = (
     Target(_SRT + "managers.io_struct.GetInternalStateReqOutput", attributes=("internal_state",)),
 )
 
+_VIEWED = (
+    "init_forward_metadata",
+    "init_forward_metadata_out_graph",
+    "init_forward_metadata_in_graph",
+    "forward",
+)
+"""Methods of an attention backend that are shown a DECODE view of a verify."""
+
 PLAIN_DECODE_TARGETS = (
     Target(BUILD_STATE, ("self", "speculative_num_steps", "speculative_num_draft_tokens", "cuda_graph_bs")),
     Target(TRIVIAL_VERIFY_INPUT, ("self", "batch")),
@@ -119,29 +127,14 @@ PLAIN_DECODE_TARGETS = (
     Target(_SRT + "speculative.eagle_utils.get_draft_recurrent_hidden_state_spec", ("model_runner",)),
     Target(
         _SRT + "layers.attention.base_attn_backend.AttentionBackend",
-        attributes=(
-            "init_forward_metadata",
-            "init_forward_metadata_out_graph",
-            "init_forward_metadata_in_graph",
-            "forward",
-            "verify_mask",
-            "update_verify_buffers_to_fill_after_draft",
-        ),
+        attributes=(*_VIEWED, "verify_mask", "update_verify_buffers_to_fill_after_draft"),
     ),
 )
 
 CHAIN_VERIFY_TARGETS = (
     Target(GET_ATTENTION_BACKEND, ("self", "init_new_workspace")),
     Target(INIT_ATTENTION_BACKENDS, ("self",)),
-    Target(
-        _SRT + "layers.attention.base_attn_backend.AttentionBackend",
-        attributes=(
-            "init_forward_metadata",
-            "init_forward_metadata_out_graph",
-            "init_forward_metadata_in_graph",
-            "forward",
-        ),
-    ),
+    Target(_SRT + "layers.attention.base_attn_backend.AttentionBackend", attributes=_VIEWED),
     Target(_SRT + "speculative.eagle_info.EagleVerifyInput", attributes=("draft_token_num", "topk")),
 )
 
