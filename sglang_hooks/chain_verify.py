@@ -16,7 +16,6 @@ wherever it is known how to (`KNOWN`), `SPECGOV_CHAIN_VERIFY=0` nowhere.
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 from collections.abc import Callable
@@ -24,7 +23,14 @@ from typing import Any
 
 from sglang_hooks import compat
 from sglang_hooks.guard import Guard
-from sglang_hooks.plain_decode_attention import RefusedError, adapted_class, check, is_mla
+from sglang_hooks.plain_decode_attention import (
+    DecodesOneToken,
+    RefusedError,
+    adapted_class,
+    check,
+    decode_view,
+    is_mla,
+)
 from sglang_hooks.status import ChainVerifyStatus
 
 logger = logging.getLogger("specgov")
@@ -155,23 +161,8 @@ class VerifiesByDecoding:
         view = self._metadata_view(forward_batch)
         self._specgov_base.init_forward_metadata_out_graph(self, view, in_capture=in_capture)
 
-    def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
-        """Recorded into the graph."""
-        self._specgov_base.init_forward_metadata_in_graph(self, self._layer_view(forward_batch))
-
-    def forward(  # noqa: PLR0917 - SGLang's own signature
-        self,
-        q: Any = None,
-        k: Any = None,
-        v: Any = None,
-        layer: Any = None,
-        forward_batch: Any = None,
-        save_kv_cache: bool = True,
-        **kwargs: Any,
-    ) -> Any:
-        """One attention layer; the inherited method dispatches on the view's mode."""
-        view = self._layer_view(forward_batch)
-        return self._specgov_base.forward(self, q, k, v, layer, view, save_kv_cache, **kwargs)
+    init_forward_metadata_in_graph = DecodesOneToken.init_forward_metadata_in_graph
+    forward = DecodesOneToken.forward
 
     def _metadata_view(self, forward_batch: Any) -> Any:
         """The DECODE view of a chain batch, kept for its layers; any other batch as it is."""
@@ -184,9 +175,9 @@ class VerifiesByDecoding:
             return forward_batch
         rows = rows_of(forward_batch, width)
         self._specgov_rows = (forward_batch, rows)
-        return decode_view(forward_batch, rows)
+        return _with_rows(forward_batch, rows)
 
-    def _layer_view(self, forward_batch: Any) -> Any:
+    def _seen(self, forward_batch: Any) -> Any:
         """The batch as it is now, with the rows of its metadata.
 
         Copied anew, since the runner may have changed the batch after its metadata were made; only
@@ -195,7 +186,7 @@ class VerifiesByDecoding:
         kept = self._specgov_rows
         if kept is None or kept[0] is not forward_batch:
             return forward_batch
-        return decode_view(forward_batch, kept[1])
+        return _with_rows(forward_batch, kept[1])
 
 
 def rows_of(forward_batch: Any, width: int) -> dict[str, Any]:
@@ -215,13 +206,8 @@ def rows_of(forward_batch: Any, width: int) -> dict[str, Any]:
     }
 
 
-def decode_view(forward_batch: Any, rows: dict[str, Any]) -> Any:
-    """A shallow copy of the batch that decodes `rows`."""
-    from sglang.srt.model_executor.forward_batch_info import ForwardMode
-
-    view = copy.copy(forward_batch)
-    view.forward_mode = ForwardMode.DECODE
-    view.spec_info = None
+def _with_rows(forward_batch: Any, rows: dict[str, Any]) -> Any:
+    view = decode_view(forward_batch)
     for name, value in rows.items():
         setattr(view, name, value)
     return view

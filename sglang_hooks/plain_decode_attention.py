@@ -218,7 +218,7 @@ class DecodesOneToken:
         width = getattr(forward_batch.spec_info, "draft_token_num", 1)
         if width != 1:
             raise RuntimeError(f"depth 0 verifies one token per request, got {width}")
-        view = self._decode_view(forward_batch)
+        view = decode_view(forward_batch)
         view.seq_lens = forward_batch.seq_lens + 1
         if forward_batch.seq_lens_cpu is not None:
             view.seq_lens_cpu = forward_batch.seq_lens_cpu + 1
@@ -239,15 +239,17 @@ class DecodesOneToken:
         if self.__dict__.get("_specgov_counted_for") is not forward_batch:
             return self._counted(forward_batch)
         counted = self.__dict__["_specgov_counted"]
-        view = self._decode_view(forward_batch)
+        view = decode_view(forward_batch)
         view.seq_lens, view.seq_lens_cpu = counted.seq_lens, counted.seq_lens_cpu
         view.seq_lens_sum = counted.seq_lens_sum
         return view
 
-    def _decode_view(self, forward_batch: Any) -> Any:
-        from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-        view = copy.copy(forward_batch)
-        view.forward_mode = ForwardMode.DECODE
-        view.spec_info = None
-        return view
+def decode_view(forward_batch: Any) -> Any:
+    """A shallow copy of a verify batch that says DECODE and has no verify input."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+    view = copy.copy(forward_batch)
+    view.forward_mode = ForwardMode.DECODE
+    view.spec_info = None
+    return view
