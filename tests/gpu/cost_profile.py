@@ -1,9 +1,9 @@
-"""Step logs to a cost profile that `specgov replay` reads:  cost_profile.py NAME FOLDER[:SERVER,...] ... > NAME.json
+"""Step logs to a cost profile that `specgov replay` reads:  cost_profile.py NAME FOLDER[:SERVER,...] ...
 
-A row for every arm of the windows that plans journalled (`plain`, `depth_K`, `off_warm`), at every C: the median
-gap between two decode results that had one and the same batch size, 90 % of C or more, and depth; over all windows
-of all folders.  So mostly without prefills, which a batch that loses and gets a request at once still hides.
-SERVER: only windows of these.  The description that a profile carries besides is added by hand.
+Printed as JSON.  A row for every arm of the windows that plans journalled (`plain`, `depth_K`, `off_warm`), at
+every C: the median gap between two decode results that had one and the same depth and batch size, 90 % of C
+or more; over all windows of all folders.  So mostly without prefills, which a batch that loses and gets a
+request at once still hides.  SERVER: only windows of these.  What else a profile says is added by hand.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "product" if (HERE / "product").is_dir() else HERE.parent.parent)]
 
-from controller.bench.statistics import quantile  # noqa: E402 - the path comes first
 from figures.steplog import StepLog, rounded  # noqa: E402
+
+from controller.bench.statistics import quantile  # noqa: E402 - the path comes first
 
 FULL = 0.9
 ROWS = {"plain": "plain", "off-warm": "off_warm"}

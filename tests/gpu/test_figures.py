@@ -216,7 +216,7 @@ def test_a_kernel_that_does_not_serve_a_shape_has_a_dash_and_no_share():
 
 
 def test_a_profile_is_made_of_gaps_between_full_steps_of_one_kind():
-    """Of C = 10: a batch of 8 is not full, one that changed holds a prefill, a change of depth is a switch."""
+    """Of C = 10: 8 is not a full batch, one that changed holds a prefill, a change of depth is a switch."""
     results = [(0.0, 10, 10, 3), (0.01, 10, 10, 3), (0.5, 9, 9, 3), (0.52, 9, 9, 3), (0.9, 9, 9, 5)]
     results += [(1.0, 8, 8, 5), (1.1, 8, 8, 5)]
     assert [round(ms, 6) for ms in gaps_ms(results, 10)] == [10.0, 20.0]
