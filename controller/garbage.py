@@ -1,7 +1,7 @@
 """Keeps the memory of a process that runs for months level.
 
 CPython keeps up to 2000 freed tuples of each size for later, and gives them back in a full collection only.
-Among the objects that imports leave behind, one takes 50 ms and comes once in some thousand turns; meanwhile
+Among the objects that imports leave behind, one takes 70 ms and comes once in some thousand turns; meanwhile
 these tuples and what is cyclic spread over the heap, which grew by 1 MB in a simulated week.  With what was
 made at the start set aside, a collection takes a millisecond and can be had every minute.
 """

@@ -7,7 +7,7 @@ threads or descriptors grew, a turn failed, an acknowledged order was lost or a 
 twice a minute how far it is; SIGTERM and Ctrl-C end it with the figures so far.
 
 Memory is what the process has resident while the sidecar runs, looked at every 1000 turns; all samples are
-in the figures.  Neither the median of the last tenth nor the highest may be 1 MB above the end of the warm-up.
+in the figures.  Neither the median of the last tenth nor the highest may be 1 MB above the warm-up's end.
 """
 
 from __future__ import annotations
