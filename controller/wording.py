@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from controller.effect import Effect
+from controller.overrides import Override
 from controller.steering import Lease
-from policies.types import Action, Reason
+from policies.types import Action, Mode, Reason, Schedule
 
 ACTIONS: Mapping[Action, str] = {
     Action.GOVERN: "specgov sets the depth",
@@ -102,6 +103,26 @@ def named(key: str, value: Any) -> str:
             break
     known = value is not None and not isinstance(value, bool | dict)
     return f"{name.strip('_').replace('_', ' ')} {said(value)}{unit if known else ''}"
+
+
+def limit(order: Override) -> str | None:
+    """Than what an order lets nothing go deeper, or shallower; `None`: it sets no limit."""
+    words = {Mode.NO_DEEPER: "no deeper than", Mode.NO_SHALLOWER: "no shallower than"}
+    if order.mode not in words:
+        return None
+    than, table = words[order.mode], order.limit
+    if table is None:
+        return f"{than} what comes into force first"
+    return f"{than} {table_in_words(table, gears=False)}"
+
+
+def table_in_words(table: Schedule, *, gears: bool = True) -> str:
+    """Depth by batch size, in one phrase; `gears`: what the draft model does at depth 0, too."""
+    arms = [f"depth {row.arm if gears else row.arm.depth}" for row in table.rows]
+    if len(arms) == 1:
+        return arms[0] + (" at every batch size" if gears else "")
+    bands = (f"{arm} from batch size {row.min_batch_size}" for arm, row in zip(arms, table.rows, strict=True))
+    return ", ".join(bands)
 
 
 def numbers(evidence: Mapping[str, Any]) -> list[str]:
