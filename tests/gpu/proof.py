@@ -5,7 +5,8 @@ A NAME without a folder is taken from OUT.json as it stands there.  `samples`: a
 servers sample from one distribution, over their pairs of first two tokens; rare pairs are put together until
 at least five of each are expected.  The same over the first tokens alone (a prefill's, whatever the depth),
 over the second given the first, and over that without the pairs that one server never says: where only the
-likeliest tokens are sampled from, rounding decides which of two near ties is the last of them.
+likeliest tokens are sampled from, rounding decides which of two near ties is the last of them.  Each sample
+of a vocabulary stands against the first one of it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def chi_square(first: dict, second: dict) -> dict:
     return {
         "servers": [first["server"], second["server"]],
         "n": [first["n"], second["n"]],
+        "accepted_drafts": second.get("accepted_drafts"),
         **_test([merged(a, b, first["n"], second["n"])]),
         "first": _test([_counts(_firsts(a), _firsts(b))]),
         "second": _test(_by_first(a, b)),
@@ -96,12 +98,23 @@ def found(folder: Path) -> dict:
     keys = ("how", "same", "of", "first_difference", "distinct")
     return {
         "equal": [{k: r[k] for k in keys if k in r} for r in records if r["kind"] == "equal"],
-        "samples": [chi_square(samples[0], other) for other in samples[1:]],
+        "samples": [
+            {"of": of, **chi_square(first, other)}
+            for of, (first, *others) in _by_vocabulary(samples).items()
+            for other in others
+        ],
         "in_force": {r["server"]: r["body"]["plain_decode"] for r in records if r["kind"] == "speculation"},
         "windows": measured(folder)["windows"],
         "known": [r for r in records if r["kind"] == "known"],
         "failed": [r for r in records if r["kind"] == "failed"],
     }
+
+
+def _by_vocabulary(samples: list[dict]) -> dict[str, list[dict]]:
+    groups: dict[str, list[dict]] = {}
+    for sample in samples:
+        groups.setdefault(sample.get("of", ""), []).append(sample)
+    return groups
 
 
 def page(found: dict[str, dict]) -> Iterator[str]:
@@ -126,7 +139,9 @@ def page(found: dict[str, dict]) -> Iterator[str]:
 
 
 def _samples(s: dict) -> Iterator[str]:
-    yield f"Samples of {' and '.join(s['servers'])}, {s['n'][0]} each:\n"
+    of = f"{s['of']}: " if s.get("of") else ""
+    drafts = f" ({s['accepted_drafts']} accepted drafts)" if s.get("accepted_drafts") else ""
+    yield f"Samples, {of}{' and '.join(s['servers'])}{drafts}, {s['n'][0]} each:\n"
     rows = [("pairs of tokens", s)]
     if "seen_by_one" in s:
         never = ", ".join(f"{server} {n}" for server, n in s["seen_by_one"].items())

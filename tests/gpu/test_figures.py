@@ -13,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
 from chain_table import kernel_row, rate, refused  # noqa: E402 - the path comes first
+from cost_profile import gaps_ms, profile, row_of  # noqa: E402
 from figures.arrivals import host_ms, rest  # noqa: E402
 from figures.steplog import StepLog  # noqa: E402
 from figures.switches import ranks, toggles  # noqa: E402
@@ -212,3 +213,18 @@ def test_a_kernel_that_does_not_serve_a_shape_has_a_dash_and_no_share():
     times = {"prefill_kernel": {"ms": 0.4}, "decode_kernel": {"ms": 0.1}, "split_kernel": {"failed": "no"}}
     row = kernel_row({"heads": "mla", "width": 3, "context": 320, "batch": 8, **times})
     assert row == ("mla", 2, 320, 8, "0.400", "0.100", None, "0.25", None)
+
+
+def test_a_profile_is_made_of_gaps_between_full_steps_of_one_kind():
+    """Of C = 10: 8 is not a full batch, one that changed holds a prefill, a change of depth is a switch."""
+    results = [(0.0, 10, 10, 3), (0.01, 10, 10, 3), (0.5, 9, 9, 3), (0.52, 9, 9, 3), (0.9, 9, 9, 5)]
+    results += [(1.0, 8, 8, 5), (1.1, 8, 8, 5)]
+    assert [round(ms, 6) for ms in gaps_ms(results, 10)] == [10.0, 20.0]
+    labels = ("plain", "table/depth-2", "chain/off-warm", "table/off-cold", "governed")
+    assert [row_of(label) for label in labels] == ["plain", "depth_2", "off_warm", None, None]
+
+
+def test_a_cell_of_too_few_gaps_is_no_cell():
+    """Twenty gaps are a cell, nineteen are none, and a row without cells is no row."""
+    found = {"plain": {1: [5.0] * 20, 8: [6.0] * 19}, "depth_1": {1: [7.0] * 3}}
+    assert profile("x", found) == {"schema": 1, "name": "x", "step_ms": {"plain": {"1": 5.0}}}

@@ -151,7 +151,7 @@ def _goal_at(windows: list[dict], c: int, p: float | None) -> list[dict]:
 def _where_it_went(
     shares: dict[str, float], others: dict[str, float], best: str, means: dict[str, dict], name: str
 ) -> dict:
-    """What is lost by the choice of depth, and what stands between two servers at the same depth.
+    """What is lost by the choice of depth, and what stands between windows of the same depth.
 
     `choice`: the arm of the depth that the policy used in nine of ten steps or more, as a share of the best
     arm; `same_depth`: the policy's windows over those of that arm in the same rounds.  `None`: no such depth.

@@ -67,7 +67,7 @@ def _depths_file(setup: Setup, out: Path) -> list[str]:
 
 def _bench_environment(setup: Setup, out: Path) -> dict[str, str]:
     env = {"BENCH_NAME": setup.name, "BENCH_LOG_DIR": str(out / "steps"), "PYTHONUNBUFFERED": "1"}
-    if setup.speculative and not setup.tokenizer:
+    if setup.speculative and not setup.tokenizer and setup.acceptance >= 0:
         # the second is the gate that turns SGLang's simulation on; the plugin replaces what it does
         env |= {"BENCH_P": str(setup.acceptance), "SGLANG_SIMULATE_ACC_LEN": "2.0"}
     return env

@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ FIRST_PORT = int(os.environ.get("KIT_PORT", "31400"))
 SERVER_PORTS = 10
 """A server's own and those that SGLang derives from it."""
 SIDECAR_PORTS_TRIED = 3
+GOVERNED_S = 1.5
+"""From a sidecar's being ready until its first plans are in force."""
 CLIENT_CPUS = 4
 """Kept free of servers when those are pinned: for the driver, which is not, and the sidecars."""
 
@@ -36,6 +38,8 @@ class Target:
     server: Server
     arm: BenchArm
     label: str
+    sidecar: Mapping[str, Any] | None = None
+    """Settings of a sidecar (as `Kit.sidecar` takes them) that governs during its windows."""
 
     @classmethod
     def of(cls, server: Server, *arms: str) -> list[Target]:
@@ -340,7 +344,22 @@ class Kit:
         await self.load(server, concurrency, stream_every=stream_every)
         await asyncio.sleep(self.ramp_s(concurrency))
         for target in group:
-            await self.apply(server, target.arm)
-            await asyncio.sleep(settle_s)
-            await self.window(target, concurrency, window_s, **notes)
+            async with self._in_force(target):
+                await asyncio.sleep(settle_s)
+                await self.window(target, concurrency, window_s, **notes)
         await self.stop_load(server)
+
+    @contextlib.asynccontextmanager
+    async def _in_force(self, target: Target) -> AsyncIterator[None]:
+        if target.sidecar is None:
+            await self.apply(target.server, target.arm)
+            yield
+            return
+        await target.server.control.release()
+        sidecar = await self.sidecar(target.server, **target.sidecar)
+        try:
+            await asyncio.sleep(GOVERNED_S)
+            yield
+        finally:
+            await sidecar.stop()
+            await self.until_free(target.server)

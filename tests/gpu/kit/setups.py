@@ -35,6 +35,7 @@ class Setup:
     tokenizer: bool = False
     load_format: str = "dummy"
     acceptance: float = HIGH
+    """Simulated from the start, per position; < 0: for real, for good."""
     gpus: str = os.environ.get("BENCH_GPUS", "0")
     """Indices of the GPUs that it sees: as many as it has tensor-parallel ranks."""
 

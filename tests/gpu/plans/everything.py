@@ -32,6 +32,6 @@ async def run(kit: Kit) -> None:
     if "off" in PARTS:
         await off.measure(kit, [*Target.of(plain), *Target.of(table, *off.GEARS)], off.ROUNDS)
     if "governed" in PARTS:
-        await governed.measure(kit, plain, table, steered)
+        await governed.measure(kit, plain, table)
     if "switching" in PARTS and kit.has_time(55, "switching"):
         await switching.bursts_and_toggles(kit, table)

@@ -1,11 +1,13 @@
 """specgov's goodput policy, cold and warm, against no speculation, fixed 1/2/4, off and SGLang's own rule.
 
 ATTENTION=triton|fa3, ACCEPTANCE=0.745, LEVELS=1,8,32,64,128,256, ROUNDS=2, WINDOW_S=2, COLD_S=8,
-TICK_S=0.25, ADAPTIVE_LEVELS=16,64,256 (empty: none), COLD_ONLY=1 (the governed server alone, from cold).
-At every level a sidecar that knows nothing is started on the governed server: `cold` is the window in which
-the load arrives and it learns (the page shows it by second), `settled` the one after.  It is then ended and
-started anew with what it had written down: its windows, alternated with those of the others, are `warm`.
-Starts 2 minutes (70 s when the machine has started such servers before), a level 20 s and 24 s a round.
+TICK_S=0.25, ADAPTIVE_LEVELS=16,64,256 (empty: none), COLD_ONLY=1 (no other arm, from cold).
+Two servers: `plain`, and `table`, on which the fixed arms and the sidecar take turns: one server against
+itself, since two servers on one GPU differ by more than what is looked for.  At every level a sidecar that
+knows nothing is started: `cold` is the window in which the load arrives and it learns (the page shows it by
+second), `settled` the one after.  It is then ended; in each round one is started anew with what the last one
+had written down: these windows, alternated with those of the others, are `warm`.
+Starts 2 minutes (70 s when the machine has started such servers before), a level 20 s and 32 s a round.
 """
 
 import os
@@ -27,18 +29,16 @@ K = {"attention": os.environ.get("ATTENTION", "triton"), "acceptance": P}
 
 async def run(kit: Kit) -> None:
     if COLD_ONLY:
-        (governed,) = await kit.start(setups.table("governed", **K))
+        (table,) = await kit.start(setups.table(**K))
         for level in LEVELS:
             if kit.has_time(COLD_S + WINDOW_S + 6, f"C={level}"):
                 async with kit.part(f"governed at C={level}"):
-                    await learn(kit, governed, level)
+                    await learn(kit, table, level)
         return
-    plain, table, governed = await kit.start(
-        setups.plain(**K), setups.table(**K), setups.table("governed", **K)
-    )
-    await measure(kit, plain, table, governed)
-    await kit.stop(table)
+    plain, table = await kit.start(setups.plain(**K), setups.table(**K))
+    await measure(kit, plain, table)
     if ADAPTIVE_LEVELS and kit.has_time(90 + 12 * len(ADAPTIVE_LEVELS), "SGLang adaptive"):
+        await kit.stop(table)
         (own,) = await kit.start(setups.adaptive(**K))
         for level in ADAPTIVE_LEVELS:
             # its rule needs a moment to settle after a change of load
@@ -48,30 +48,34 @@ async def run(kit: Kit) -> None:
             await kit.alternate(targets, [level], rounds=1, **timing, **notes)
 
 
-async def measure(kit: Kit, plain: Server, table: Server, governed: Server) -> None:
+async def measure(kit: Kit, plain: Server, table: Server) -> None:
     """At every level: from cold, settled, then warm and alternated with the others."""
     fixed = [*Target.of(plain), *Target.of(table, "depth-1", "depth-2", "depth-4", "off-cold")]
-    (me,) = Target.of(governed)
     for level in LEVELS:
-        if not kit.has_time(30 * ROUNDS + 22, f"C={level}"):
+        if not kit.has_time(WINDOW_S * 6 * ROUNDS + 18 * ROUNDS + 22, f"C={level}"):
             continue
         async with kit.part(f"governed at C={level}"):
-            await learn(kit, governed, level)
-            sidecar = await kit.sidecar(governed, **settings_at(level))
+            await learn(kit, table, level)
             notes = {"temperature": "warm", "acceptance": P}
-            await kit.alternate([*fixed, me], [level], rounds=ROUNDS, window_s=WINDOW_S, **notes)
-            await sidecar.stop()
+            targets = [*fixed, governed(table, settings_at(level))]
+            await kit.alternate(targets, [level], rounds=ROUNDS, window_s=WINDOW_S, **notes)
 
 
-async def learn(kit: Kit, governed: Server, level: int) -> None:
+async def learn(kit: Kit, table: Server, level: int) -> None:
     """A sidecar that knows nothing meets the load, learns, and ends; what it knows stays."""
-    (me,) = Target.of(governed)
-    sidecar = await kit.sidecar(governed, **settings_at(level))
-    await kit.load(governed, level)
+    me = governed(table)
+    sidecar = await kit.sidecar(table, **settings_at(level))
+    await kit.load(table, level)
     await kit.window(me, level, COLD_S, temperature="cold", acceptance=P)
     await kit.window(me, level, WINDOW_S, temperature="settled", acceptance=P)
-    await kit.stop_load(governed)
+    await kit.stop_load(table)
     await sidecar.stop()
+    await kit.until_free(table)
+
+
+def governed(table: Server, settings: dict[str, object] | None = None) -> Target:
+    """What a sidecar does with the server; it is started where `settings` are given."""
+    return Target(table, Target.of(table)[0].arm, "governed", settings)
 
 
 def settings_at(level: int) -> dict[str, object]:

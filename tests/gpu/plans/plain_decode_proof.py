@@ -1,12 +1,18 @@
 """Is what off says right?  Equal tokens while switching, MLA, the distribution of samples, on small models.
 
-ATTENTION=triton|fa3 (for MLA; the others are on Triton), PARTS=small,mla,sampled.  About 3 minutes.
+ATTENTION=triton|fa3 (for MLA; the others are on Triton), PARTS=small,mla,letters,likeliest.  About 4 minutes,
+and 2 more where SGLang compiles its kernel for sampled drafts.
 
 `small`: 8 layers; greedy tokens of the plain server, of every gear of off, of speculation, and of
 speculation and off by turns at every step.  In bfloat16, as SGLang's RMSNorm kernel has no float32: where
 speculation takes part, near ties may fall the other way.  `mla`: DeepSeek-V2-Lite's attention, tokens and
-step times.  `sampled`: the first two tokens of many answers to one prompt at temperature 1, from the plain
-server and from off; compare the counts by a chi-square.
+step times.
+
+The first two tokens of many answers to one prompt at temperature 1; proof.py compares the counts by a
+chi-square.  `letters`: a vocabulary of 64, nothing cut off; the plain server twice (what the test says of two
+samples that are of one distribution), off, and drafts verified.  `likeliest`: 16 of 128256 tokens, where
+rounding decides which is the last of them; the plain server, the same after a prefill in two pieces (other
+rounding, no speculation: the control), and off.
 """
 
 import collections
@@ -17,7 +23,7 @@ from kit import setups
 from kit.session import Kit, Target
 
 ATTENTION = os.environ.get("ATTENTION", "triton")
-PARTS = os.environ.get("PARTS", "small,mla,sampled").split(",")
+PARTS = os.environ.get("PARTS", "small,mla,letters,likeliest").split(",")
 UNIT = {"BENCH_UNIT_WEIGHTS": "1"}
 SMALL = {
     "model": "llama8l",
@@ -25,6 +31,8 @@ SMALL = {
     "graph_batch_sizes": (1, 2, 4, 8, 16, 32, 64, 128, 256),
     "env": UNIT,
 }
+# acceptance is never simulated there: the token 100 of that is not in such a vocabulary
+LETTERS = SMALL | {"model": "llama8v", "draft": "eagle3v", "acceptance": -1.0}
 MLA = {"model": "mla", "draft": "eagle3mla", "kv_tokens": 60_000, "attention": ATTENTION, "env": UNIT}
 EVERY_OTHER_STEP = {"every_steps": 2, "burst_steps": 1}
 PLANS = {
@@ -41,9 +49,11 @@ async def run(kit: Kit) -> None:
     wanted = []
     if "mla" in PARTS:
         wanted += [setups.plain("plainmla", **MLA), setups.table("oursmla", (0, 2), **MLA)]
-    if {"small", "sampled"} & set(PARTS):
+    if {"small", "likeliest"} & set(PARTS):
         wanted += [setups.plain("plain16", **SMALL), setups.table("ours16", (0, 2), **SMALL)]
-    servers = {server.name: server for server in await kit.start(*wanted)}
+    if "letters" in PARTS:
+        wanted += [setups.plain("plain64", **LETTERS), setups.table("ours64", (0, 2), **LETTERS)]
+    servers = await kit.start_what_can(*wanted)
     for name, server in servers.items():
         if name.startswith("ours"):
             await kit.acceptance(server, -1.0)
@@ -57,9 +67,12 @@ async def run(kit: Kit) -> None:
     if "mla" in PARTS:
         async with kit.part("step times, mla"):
             await speed(kit, servers["plainmla"], servers["oursmla"])
-    if "sampled" in PARTS:
-        async with kit.part("samples"):
-            await sampled(kit, servers["plain16"], servers["ours16"])
+    if "likeliest" in PARTS:
+        async with kit.part("samples of the 16 likeliest"):
+            await likeliest(kit, servers["plain16"], servers["ours16"])
+    if "letters" in PARTS:
+        async with kit.part("samples of 64 tokens"):
+            await letters(kit, servers["plain64"], servers["ours64"])
     for name, server in servers.items():
         state = await server.control.state() or {}
         kit.record(
@@ -70,9 +83,14 @@ async def run(kit: Kit) -> None:
 async def answers(server, prompts, **sampling) -> list[list[int]]:
     """The output tokens of prompts that arrive in one call, from an empty cache."""
     await server.http.post("/flush_cache")
+    return [answer["output_ids"] for answer in await generate(server, prompts, **sampling)]
+
+
+async def generate(server, prompts, **sampling) -> list[dict]:
+    """The answers to prompts that arrive in one call."""
     body = {"input_ids": prompts, "sampling_params": {"ignore_eos": True, **sampling}, "stream": False}
     found = (await server.http.post("/generate", json=body)).raise_for_status().json()
-    return [answer["output_ids"] for answer in (found if isinstance(found, list) else [found])]
+    return found if isinstance(found, list) else [found]
 
 
 async def put(server, row, probe) -> None:
@@ -129,22 +147,44 @@ async def speed(kit, plain, ours) -> None:
                 await target.server.dump()
 
 
-async def sampled(kit, plain, ours, many: int = 1500, calls: int = 4) -> None:
-    """Counts of the first two tokens; the 16 likeliest alone, so that most pairs are seen often."""
-    wanted = {"temperature": 1.0, "top_k": 16, "max_new_tokens": 2}
-    rng = random.Random(8)
-    prompt = [rng.randint(1000, 30000) for _ in range(40)]
+async def likeliest(kit, plain, ours) -> None:
+    """Pairs of the 16 likeliest of 128256 tokens, so that most are seen often: plain, plain cut, off."""
+    draw = Draw(kit, "16 likeliest of 128256 tokens", random.Random(8).sample(range(1000, 30000), 40), 4)
     await put(ours, *PLANS["off-cold"])
-    for server in (plain, ours):
-        counts = collections.Counter()
-        for _ in range(calls):
-            found = await answers(server, [prompt] * many, **wanted)
-            counts.update(f"{a} {b}" for a, b in found)
-        kit.record(
-            "samples",
-            server=server.name,
-            sampling=wanted,
-            n=sum(counts.values()),
-            counts=dict(counts.most_common(400)),
-        )
-        kit.say(server.name, "distinct pairs", len(counts), "most common", counts.most_common(3))
+    await draw(plain, "plain", top_k=16)
+    await draw(plain, "plain, prefill in two pieces", head=20, top_k=16)
+    await draw(ours, "off-cold", top_k=16)
+
+
+async def letters(kit, plain, ours) -> None:
+    """Pairs of all 64 tokens: plain twice, the gears of off, and two drafts verified."""
+    draw = Draw(kit, "all of 64 tokens", [random.Random(9).randrange(64) for _ in range(40)], 10)
+    await draw(plain, "plain")
+    await draw(plain, "plain again")
+    for name in ("off-cold", "off-warm", "depth-2"):
+        await put(ours, *PLANS[name])
+        await draw(ours, name)
+
+
+class Draw:
+    """Counts the first two tokens of many answers to one prompt at temperature 1, and journals them."""
+
+    def __init__(self, kit: Kit, of: str, prompt: list[int], calls: int, many: int = 1500) -> None:
+        self._kit, self._of, self._prompt, self._calls, self._many = kit, of, prompt, calls, many
+
+    async def __call__(self, server, name: str, *, head: int = 0, **sampling: object) -> None:
+        """`head`: so many tokens of the prompt are put into the cache before the rest is asked for."""
+        wanted = {"temperature": 1.0, "max_new_tokens": 2, **sampling}
+        counts, drafts = collections.Counter(), 0
+        for _ in range(self._calls):
+            await server.http.post("/flush_cache")
+            if head:
+                await generate(server, [self._prompt[:head]], temperature=0.0, max_new_tokens=1)
+            found = await generate(server, [self._prompt] * self._many, **wanted)
+            counts.update(" ".join(map(str, answer["output_ids"])) for answer in found)
+            drafts += sum(a.get("meta_info", {}).get("spec_num_correct_drafts") or 0 for a in found)
+        self._kit.record(
+            "samples", of=self._of, server=name, sampling=wanted, n=sum(counts.values()),
+            accepted_drafts=drafts, counts=dict(counts.most_common(5000)),
+        )  # fmt: skip
+        self._kit.say(self._of, name, "distinct pairs", len(counts), "accepted drafts", drafts)

@@ -1,6 +1,6 @@
 """Bursts, switch latency, the standing cost of the hook, and grammars while switching.  About 5 minutes.
 
-PARTS=bursts,standing,grammar, ROUNDS=4 (of the standing cost).
+PARTS=bursts,standing,grammar, ROUNDS=4 and STANDING_LEVELS=1,32 (of the standing cost).
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from controller.bench.arms import parse_arm
 
 PARTS = os.environ.get("PARTS", "bursts,standing,grammar").split(",")
 ROUNDS = int(os.environ.get("ROUNDS", "4"))
+STANDING_LEVELS = [int(c) for c in os.environ.get("STANDING_LEVELS", "1,32").split(",")]
 ON, OFF = parse_arm("depth-4"), parse_arm("off-cold")
 BURST = [{"min_batch_size": 1, "depth": 4}, {"min_batch_size": 48, "depth": 0, "gear": "cold"}]
 SCHEMA = json.dumps(
@@ -33,30 +34,33 @@ SCHEMA = json.dumps(
 
 async def run(kit: Kit) -> None:
     # what the hook costs, and not what its verify brings
-    wanted = [setups.table("hooked", env={"SPECGOV_CHAIN_VERIFY": "0"}), setups.table("stock", hook=False)]
+    wanted = [setups.table("hooked", env={"SPECGOV_CHAIN_VERIFY": "0"})]
+    if "standing" in PARTS:
+        wanted += [setups.table(name, hook=False) for name in ("stock", "stock2")]
     if "grammar" in PARTS:
         wanted.append(setups.grammar(setups.table("words", (0, 1, 3))))
-    hooked, stock, *words = await kit.start(*wanted)
+    servers = {server.name: server for server in await kit.start(*wanted)}
     if "bursts" in PARTS:
-        await bursts_and_toggles(kit, hooked)
+        await bursts_and_toggles(kit, servers["hooked"])
     if "standing" in PARTS:
-        await standing_cost(kit, hooked, stock)
-    for server in words:
+        await standing_cost(kit, *(servers[name] for name in ("hooked", "stock", "stock2")))
+    if "grammar" in PARTS:
         async with kit.part("grammar while switching"):
-            await constrained(kit, server, total_s=15, period_s=0.25)
+            await constrained(kit, servers["words"], total_s=15, period_s=0.25)
 
 
-async def standing_cost(kit: Kit, hooked, stock) -> None:
-    """The plugin and nothing governed beside no plugin, alternated."""
+async def standing_cost(kit: Kit, hooked, *stock) -> None:
+    """The plugin and nothing governed beside two servers without it, which differ by nothing: the control."""
     async with kit.part("standing cost"):
         await hooked.control.release()
-        for server in (hooked, stock):
-            # every draft accepted: SGLang's rule then stays at the deepest, and both servers do the same work
+        for server in (hooked, *stock):
+            # every draft accepted: SGLang's rule then stays at the deepest, and all servers do the same work
             await kit.acceptance(server, 1.0)
-        kit.record("compare", of="hooked/native", to="stock")
+        for of in ("hooked/native", stock[1].name):
+            kit.record("compare", of=of, to=stock[0].name)
         await kit.alternate(
-            [*Target.of(hooked, "native"), *Target.of(stock)],
-            [1, 32],
+            [*Target.of(hooked, "native"), *(target for server in stock for target in Target.of(server))],
+            STANDING_LEVELS,
             rounds=ROUNDS,
             settle_s=1.5,
             window_s=3.0,
