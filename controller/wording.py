@@ -167,6 +167,12 @@ def _probing(probing: Mapping[str, Any]) -> str:
     return f"{now}; {probing['probes']} probes since the start, {share}"
 
 
+def _rewards(rates: Mapping[str, float], ticks: Mapping[str, float]) -> str:
+    """Of the bandit: turns long ago count for less, so that their number is no whole one."""
+    each = (f"depth {arm}: {rate:.0f} tok/s over {ticks[arm]:.1f} turns" for arm, rate in rates.items())
+    return f"seen here, per request: {'; '.join(each)}" if rates else "nothing is seen here yet"
+
+
 def _alarms(acceptance: int, step_time: int, per_hour: float) -> str:
     counted = f"acceptance {acceptance}, step time {step_time}"
     return (
@@ -193,6 +199,15 @@ PHRASES: Sequence[tuple[tuple[str, ...], Callable[..., str]]] = (
     (
         ("loss_per_rise_from_cold_s",),
         lambda s: f"lost whenever drafting comes back after a cold spell: {s:.2f} s of decode time",
+    ),
+    (
+        ("loss_per_rise_from_frozen_s",),
+        lambda s: f"lost whenever drafting comes back after a frozen spell: {s:.2f} s of decode time",
+    ),
+    (("tok_s_per_request", "ticks"), _rewards),
+    (
+        ("depth", "wanted_depth"),
+        lambda depth, wanted: f"depth: {depth}, wanted: {'the deepest' if wanted is None else wanted}",
     ),
     (("acceptance_alarms", "step_time_alarms", "acceptance_changes_per_hour"), _alarms),
     (
