@@ -104,10 +104,8 @@ def test_the_numbers_of_the_default_policy_are_sentences_with_units():
             ["from batch size: 16", "depth 4 brought 700 tok/s, 900 before it, ± 3.1 %; it rests for 60 s"],
         ),
         (
-            {"tok_s_per_request": {"3": 185.759, "0 cold": 47.785}, "ticks": {"3": 0.93, "0 cold": 5}},
-            [
-                "seen here, per request: depth 3: 186 tok/s over 0.9 turns; depth 0 cold: 48 tok/s over 5.0 turns"
-            ],
+            {"tok_s_per_request": {"3": 185.759, "1": 47.785}, "ticks": {"3": 0.93, "1": 4.83}},
+            ["seen here, per request: depth 3: 186 tok/s over 0.9 turns; depth 1: 48 tok/s over 4.8 turns"],
         ),
         ({"tok_s_per_request": {}, "ticks": {}}, ["nothing is seen here yet"]),
         ({"depth": 3, "wanted_depth": None}, ["depth: 3, wanted: the deepest"]),
