@@ -1,8 +1,8 @@
 """Step logs to a cost profile that `specgov replay` reads:  cost_profile.py NAME FOLDER[:SERVER,...] ...
 
-Printed as JSON.  A row for every arm of the windows that plans journalled (`plain`, `depth_K`, `off_warm`), at
-every C: the median gap between two decode results that had one and the same depth and batch size, 90 % of C
-or more; over all windows of all folders.  So mostly without prefills, which a batch that loses and gets a
+Printed as JSON.  A row for every arm of the windows that plans journalled (`plain`, `depth_K`, `off_warm`),
+at every C: the median gap between two decode results that had one and the same depth and batch size, 90 % of
+C or more; over all windows of all folders.  So mostly without prefills, which a batch that loses and gets a
 request at once still hides.  SERVER: only windows of these.  What else a profile says is added by hand.
 """
 
