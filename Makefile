@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-e2e test-engine image-check compat-latest bench bench-regret bench-machines bench-gpu soak soak-engine fuzz audit sbom lint format clean
+.PHONY: help setup demo test test-fast test-e2e test-engine supply-chain image-check compat-latest bench bench-regret bench-machines bench-gpu soak soak-engine fuzz audit sbom lint format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -22,7 +22,7 @@ setup: $(STAMP)  ## the project's own environment in .venv
 demo: $(STAMP)  ## a sidecar turning speculation down and up under a changing load (simulated engine)
 	$(BIN)/specgov demo
 
-test: lint test-fast test-e2e test-engine  ## everything that .ci/run runs
+test: lint supply-chain test-fast test-e2e test-engine  ## everything that .ci/run runs
 
 lint: $(STAMP)  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
@@ -74,11 +74,16 @@ fuzz: $(STAMP)  ## coverage-guided fuzzing of parsers and settings, FUZZ_S secon
 build/audit: pyproject.toml
 	$(PYTHON) -m venv $@/product
 	$@/product/bin/pip install --quiet --disable-pip-version-check .
+	$@/product/bin/pip uninstall --quiet --yes setuptools pip
 	$(PYTHON) -m venv $@/tools
 	$@/tools/bin/pip install --quiet --disable-pip-version-check pip-audit cyclonedx-bom
 
+AUDIT = $(PYTHON) -m tests.releases.advisories $(AUDIT_FLAGS) build/audit/tools/bin/pip-audit build/audit/product/lib/python*/site-packages
 audit: build/audit  ## known vulnerabilities in what an installation brings along (asks PyPI's advisories)
-	build/audit/tools/bin/pip-audit $(addprefix --path ,$(wildcard build/audit/product/lib/python*/site-packages))
+	@$(AUDIT)
+
+supply-chain: AUDIT_FLAGS = --may-skip
+supply-chain: sbom audit  ## both; where the advisories cannot be reached, a line says so
 
 sbom: build/audit  ## build/sbom.json: what an installation brings along, in CycloneDX
 	build/audit/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file build/sbom.json build/audit/product

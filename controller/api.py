@@ -158,7 +158,7 @@ def _add_views(app: FastAPI, sidecar: Sidecar, reads: Protect) -> None:
 
     @app.get("/v1/status", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})
     async def status() -> dict[str, Any]:
-        """Mode, since when and why; load, depth, lease, engine, conditions."""
+        """Mode, since when and why; the guard that rules; load, depth, lease, engine, conditions."""
         return sidecar.status()
 
     @app.get("/v1/explain", tags=["views"], dependencies=guard, responses={401: REFUSALS[401]})

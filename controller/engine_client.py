@@ -150,6 +150,7 @@ class EngineClient:
                 ) as answer:
                     body = await self._body(answer, at)
                     status = answer.status_code
+                answer.stream = httpx.ByteStream(b"")  # it refers to the answer: a cycle for the collector
         except (TimeoutError, httpx.TimeoutException):
             raise EngineTimeoutError(f"{at}: no complete answer within {timeout_s:g} s") from None
         except httpx.TransportError as error:

@@ -12,7 +12,7 @@ from controller.link import Link
 from controller.loop import TickResult
 from controller.overrides import Override
 from controller.recorders import decision_to_json
-from controller.wording import ACTIONS, EFFECTS, LEASES, REASONS, numbers
+from controller.wording import ACTIONS, EFFECTS, LEASES, REASONS, limit, numbers, table_in_words
 from policies.types import Action
 
 
@@ -38,15 +38,15 @@ def _because(result: TickResult, now_s: float) -> Iterator[str]:
     yield f"load: {_load(result, now_s)}"
     yield f"decision: {ACTIONS[decision.action]}, because {REASONS[decision.reason]}: {decision.detail}"
     if steered.wanted is not None:
-        yield f"asked of the engine: {views.table_in_words(steered.wanted.schedule)}"
+        yield f"asked of the engine: {table_in_words(steered.wanted.schedule)}"
     if steered.rejected:
         yield f"refused by the engine: {steered.rejected}"
     yield f"effect, for {max(0.0, now_s - effect.since_s):.0f} s: {EFFECTS[effect.effect]}: {effect.detail}"
     left_s = steered.left_s(now_s)
     yield f"lease: {LEASES[steered.lease]}" + ("" if left_s is None else f", {left_s:.1f} s left")
-    limit = views.limit(result.override)
-    if limit is not None:
-        yield f"order: {limit}"
+    bound = limit(result.override) if result.override else None
+    if bound is not None:
+        yield f"order: {bound}"
     if steered.error and steered.error != steered.rejected:
         yield f"last error: {steered.error}"
 

@@ -15,6 +15,7 @@ An override given over REST wins on its own pod; that merge is not done here.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -22,6 +23,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from controller.order_rules import MAX_DEPTH
 from controller.order_text import Printable, Why, in_words
+from controller.strict_json import RepeatedKeyError, unique
 
 MAX_BYTES = 16 << 10
 
@@ -81,9 +83,11 @@ class FleetOverrideFile:
             return
         self._content = content
         try:
-            self._wanted = FleetOverride.model_validate_json(content) if content.strip() else None
+            self._wanted = _parsed(content) if content.strip() else None
         except ValidationError as error:
             self.error = f"{self.path}: {_faults(error)}"
+        except RepeatedKeyError as error:
+            self.error = f"{self.path}: {error}"
         else:
             self.error = None
 
@@ -95,6 +99,14 @@ def _read(path: Path) -> bytes:
             return file.read(MAX_BYTES)
     except FileNotFoundError:
         return b""
+
+
+def _parsed(content: bytes) -> FleetOverride:
+    wanted = FleetOverride.model_validate_json(content)
+    json.loads(
+        content.decode(), object_pairs_hook=unique
+    )  # of a key that is there twice pydantic takes the last
+    return wanted
 
 
 def _faults(error: ValidationError) -> str:

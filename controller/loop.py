@@ -54,6 +54,8 @@ class TickResult:
     """The fleet's order, also where one on this pod is in force instead."""
     override_ended: Override | None
     """An override that ended by itself in this turn."""
+    override_limited: Override | None
+    """An override that found its limit in this turn: none was in force when it was given."""
     steered: Steered
     effect: EffectState
     conditions: tuple[ActiveCondition, ...]
@@ -163,7 +165,7 @@ class ControlLoop:
         self._note(scrape)
         ended = self._overrides.end_if_over(now_unix_s)
         seen = self._observer.observe(scrape.sample, max(now_s, scrape.sample.at_s))
-        self._overrides.limit_to(seen.in_force)
+        limited = self._overrides.limit_to(seen.in_force)
         override = self._overrides.current(now_unix_s)
         observation = dataclasses.replace(
             seen,
@@ -199,6 +201,7 @@ class ControlLoop:
             override=override,
             fleet_override=self._overrides.fleet(now_unix_s),
             override_ended=ended,
+            override_limited=limited,
             steered=steered,
             effect=effect,
             conditions=self._judge(decision, steered, effect, scrape, now_unix_s),

@@ -134,11 +134,13 @@ class Overrides:
         self._ends_s = None if lasts_s is None or self._clock is None else self._clock() + lasts_s
         self._current = order
 
-    def limit_to(self, in_force: Schedule | None) -> None:
-        """What is `in_force` becomes the limit of an order that needs one and has none yet."""
+    def limit_to(self, in_force: Schedule | None) -> Override | None:
+        """What is `in_force` becomes the limit of an order that needs one and has none yet: that order."""
         order = self._current
-        if order is not None and order.bounds_policy and order.limit is None and in_force is not None:
-            self._current, self._written = replace(order, limit=in_force), False
+        if order is None or not order.bounds_policy or order.limit is not None or in_force is None:
+            return None
+        self._current, self._written = replace(order, limit=in_force), False
+        return self._current
 
     def flush(self) -> None:
         """Write the order in memory to the store; what cannot be written is a `problem`, not an error."""

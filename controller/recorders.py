@@ -9,6 +9,7 @@ from controller.audit import Audit
 from controller.control_state import schedule_to_json
 from controller.loop import TickResult
 from controller.overrides import Override
+from controller.wording import limit
 from policies.types import Arm, Decision, Reason, Schedule
 
 log = logging.getLogger("specgov")
@@ -33,7 +34,9 @@ class DecisionRecorder:
             self._note(result, "decision", str(result.decision.reason), decision_to_json(result.decision))
         self._decision = result.decision
         if result.override_ended is not None:
-            self._note(result, "override", "expired", override_to_json(result.override_ended))
+            self._note(result, "override", "expired", override_row(result.override_ended))
+        if result.override_limited is not None:
+            self._note(result, "override", "limit", override_row(result.override_limited))
         if result.effect.effect != self._effect:
             self._effect = result.effect.effect
             detail = {"effect": self._effect, "detail": result.effect.detail}
@@ -114,4 +117,11 @@ def override_to_json(override: Override) -> dict[str, Any]:
         "expires_unix_s": override.expires_unix_s,
         "scope": override.scope,
         "detail": f"{mode.replace('_', ' ')} by {override.actor or 'someone'}: {override.reason}",
+        "limit": limit(override),
     }
+
+
+def override_row(override: Override) -> dict[str, Any]:
+    """The same for the decision log, where `detail` says all."""
+    body = override_to_json(override)
+    return body | {"detail": f"{body['detail']}; {body['limit']}"} if body["limit"] else body

@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from controller.errors import SettingsError, SpecgovError
+from controller.garbage import SWEEP_EVERY_S, sweep
 from controller.settings import ApiSettings
 from controller.tls import ServerTls
 from controller.wiring import Assembly
@@ -44,9 +45,11 @@ class Server(uvicorn.Server):
                 await asyncio.wait_for(self._stopping.wait(), 1.0)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called once a second; a renewed certificate is found within a minute."""
-        if self._tls is not None and counter % 600 == 0:
-            self._tls.refresh()
+        """Called once a second; once a minute, a renewed certificate is found and garbage is swept."""
+        if counter % (10 * SWEEP_EVERY_S) == 0:
+            sweep()
+            if self._tls is not None:
+                self._tls.refresh()
         return await super().on_tick(counter)
 
     @contextlib.contextmanager

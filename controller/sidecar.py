@@ -20,7 +20,7 @@ from controller.crash_pin import CrashPin
 from controller.errors import OverrideError
 from controller.loop import ControlLoop
 from controller.overrides import Override, Overrides
-from controller.recorders import decision_to_json, override_to_json, schedule_or_none
+from controller.recorders import decision_to_json, override_row, override_to_json, schedule_or_none
 from controller.settings import Settings
 from controller.store import LogRow
 from controller.tokens import TokenSource
@@ -141,7 +141,6 @@ class Sidecar:
             return {"mode": str(Mode.AUTO), "durable": durable, "obstacle": None}
         return {
             **override_to_json(order),
-            "limit": views.limit(order),
             "durable": self._overrides.durable,
             "obstacle": None if order.mode is Mode.AUTO else self.loop.out_of_reach(),
         }
@@ -195,7 +194,7 @@ class Sidecar:
 
         def write() -> None:
             self._overrides.flush()
-            self._audit.append(order.set_unix_s, "override", str(order.mode), override_to_json(order))
+            self._audit.append(order.set_unix_s, "override", str(order.mode), override_row(order))
 
         thread = asyncio.get_running_loop().run_in_executor(self._thread, write)
         await asyncio.wait({thread}, timeout=WRITE_PATIENCE_S)

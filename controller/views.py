@@ -8,10 +8,9 @@ from controller.conditions import ActiveCondition
 from controller.effect import Effect
 from controller.link import Link
 from controller.loop import TickResult, out_of_reach
-from controller.overrides import Override
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
-from controller.wording import GUARDS
-from policies.types import Arm, Forecast, Mode, Observation, Schedule
+from controller.wording import GUARDS, REASONS
+from policies.types import Arm, Decision, Forecast, Mode, Observation
 
 LATE_PERIODS, LATE_S = 3, 3.0
 """A turn older than so many periods, and so many seconds, was the last before something hung."""
@@ -34,10 +33,9 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
         "why": result.decision.detail if obstacle is None else f"nothing is put in force: {obstacle}",
         "type": advice(result, dry_run=dry_run, late=late),
         "dry_run": dry_run,
-        "override": {**override_to_json(override), "obstacle": obstacle, "limit": limit(override)}
-        if override
-        else None,
+        "override": {**override_to_json(override), "obstacle": obstacle} if override else None,
         "fleet_override": override_to_json(result.fleet_override) if result.fleet_override else None,
+        "guard": guard(result.decision),
         "decision": decision_to_json(result.decision),
         "effect": {
             "state": str(result.effect.effect),
@@ -87,29 +85,17 @@ def headline(result: TickResult, *, dry_run: bool) -> str:
 
 def _who(result: TickResult) -> str:
     """Who has the last word: an order, a guard over the policy, or the policy."""
-    if result.decision.reason in GUARDS:
-        return f"guard: {GUARDS[result.decision.reason]}"
+    ruling = guard(result.decision)
+    if ruling is not None:
+        return f"guard: {ruling['name']}"
     return f"override by {result.override.actor or 'someone'}" if result.override else "policy"
 
 
-def limit(order: Override | None) -> str | None:
-    """Than what an order lets nothing go deeper, or shallower: what was in force when it was given."""
-    words = {Mode.NO_DEEPER: "no deeper than", Mode.NO_SHALLOWER: "no shallower than"}
-    if order is None or order.mode not in words:
+def guard(decision: Decision) -> dict[str, str] | None:
+    """The guard that has the last word over policy and orders, and why; `None`: none has."""
+    if decision.reason not in GUARDS:
         return None
-    than, table = words[order.mode], order.limit
-    if table is None:
-        return f"{than} what comes into force first"
-    return f"{than} {table_in_words(table, gears=False)}"
-
-
-def table_in_words(table: Schedule, *, gears: bool = True) -> str:
-    """Depth by batch size, in one phrase; `gears`: what the draft model does at depth 0, too."""
-    arms = [f"depth {row.arm if gears else row.arm.depth}" for row in table.rows]
-    if len(arms) == 1:
-        return arms[0] + (" at every batch size" if gears else "")
-    bands = (f"{arm} from batch size {row.min_batch_size}" for arm, row in zip(arms, table.rows, strict=True))
-    return ", ".join(bands)
+    return {"name": GUARDS[decision.reason], "because": REASONS[decision.reason]}
 
 
 def _using(result: TickResult) -> str:

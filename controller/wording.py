@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from controller.effect import Effect
+from controller.overrides import Override
 from controller.steering import Lease
-from policies.types import Action, Reason
+from policies.types import Action, Mode, Reason, Schedule
 
 ACTIONS: Mapping[Action, str] = {
     Action.GOVERN: "specgov sets the depth",
@@ -104,6 +105,26 @@ def named(key: str, value: Any) -> str:
     return f"{name.strip('_').replace('_', ' ')} {said(value)}{unit if known else ''}"
 
 
+def limit(order: Override) -> str | None:
+    """Than what an order lets nothing go deeper, or shallower; `None`: it sets no limit."""
+    words = {Mode.NO_DEEPER: "no deeper than", Mode.NO_SHALLOWER: "no shallower than"}
+    if order.mode not in words:
+        return None
+    than, table = words[order.mode], order.limit
+    if table is None:
+        return f"{than} what comes into force first"
+    return f"{than} {table_in_words(table, gears=False)}"
+
+
+def table_in_words(table: Schedule, *, gears: bool = True) -> str:
+    """Depth by batch size, in one phrase; `gears`: what the draft model does at depth 0, too."""
+    arms = [f"depth {row.arm if gears else row.arm.depth}" for row in table.rows]
+    if len(arms) == 1:
+        return arms[0] + (" at every batch size" if gears else "")
+    bands = (f"{arm} from batch size {row.min_batch_size}" for arm, row in zip(arms, table.rows, strict=True))
+    return ", ".join(bands)
+
+
 def numbers(evidence: Mapping[str, Any]) -> list[str]:
     """One line for each thing that a decision rests on; what no phrase is made for is `named`."""
     left, lines = dict(evidence), []
@@ -146,6 +167,12 @@ def _probing(probing: Mapping[str, Any]) -> str:
     return f"{now}; {probing['probes']} probes since the start, {share}"
 
 
+def _rewards(rates: Mapping[str, float], ticks: Mapping[str, float]) -> str:
+    """Of the bandit: turns long ago count for less, so that their number is no whole one."""
+    each = (f"depth {arm}: {rate:.0f} tok/s over {ticks[arm]:.1f} turns" for arm, rate in rates.items())
+    return f"seen here, per request: {'; '.join(each)}" if rates else "nothing is seen here yet"
+
+
 def _alarms(acceptance: int, step_time: int, per_hour: float) -> str:
     counted = f"acceptance {acceptance}, step time {step_time}"
     return (
@@ -172,6 +199,15 @@ PHRASES: Sequence[tuple[tuple[str, ...], Callable[..., str]]] = (
     (
         ("loss_per_rise_from_cold_s",),
         lambda s: f"lost whenever drafting comes back after a cold spell: {s:.2f} s of decode time",
+    ),
+    (
+        ("loss_per_rise_from_frozen_s",),
+        lambda s: f"lost whenever drafting comes back after a frozen spell: {s:.2f} s of decode time",
+    ),
+    (("tok_s_per_request", "ticks"), _rewards),
+    (
+        ("depth", "wanted_depth"),
+        lambda depth, wanted: f"depth: {depth}, wanted: {'the deepest' if wanted is None else wanted}",
     ),
     (("acceptance_alarms", "step_time_alarms", "acceptance_changes_per_hour"), _alarms),
     (

@@ -50,7 +50,7 @@ def run(
 
 def start(settings: Settings) -> None:
     """Run a sidecar until a signal ends it."""
-    from controller import lean_imports, logs, serving, wiring  # noqa: PLC0415  keeps the others quick
+    from controller import garbage, lean_imports, logs, serving, wiring  # noqa: PLC0415  keeps the others quick
 
     logs.configure(settings.log.level, settings.log.format, settings.log.repeat_s)
     lean_imports.leave_out_pydantic_v1()
@@ -64,6 +64,7 @@ def start(settings: Settings) -> None:
             host,
             port,
         )
+        garbage.set_aside_start()
         asyncio.run(serving.serve(assembly, listener))
 
 

@@ -41,7 +41,16 @@ export function sinceWhen(samples, arm) {
   return first === null ? null : { unixS: samples[first].t, atLeast: first === 0 };
 }
 
+/** Who has the last word: a guard over an order, an order over the policy. */
 function authority(status) {
+  const beneath = ordered(status);
+  const { guard } = status;
+  if (!guard) return beneath;
+  const note = `${words(guard.because)}.${status.override ? ` ${beneath.authority}.` : ""} ${beneath.note}`;
+  return { authority: `Guard: ${guard.name}`, note };
+}
+
+function ordered(status) {
   const { override, fleet_override: fleet } = status;
   if (!override) return { authority: "The policy", note: `Mode auto since ${clock(status.mode_since_unix_s)}.` };
   const who = override.actor || "someone";
@@ -172,7 +181,7 @@ const table = ([first, ...others]) => [armName({ depth: first.depth }), ...other
 
 function what(row) {
   const { body } = row;
-  if (row.kind === "override") return { what: `override ${row.reason === "expired" ? `${body.mode} expired` : row.reason}`, arm: null };
+  if (row.kind === "override") return { what: `override ${["expired", "limit"].includes(row.reason) ? `${spaced(body.mode)}: ${row.reason}` : spaced(row.reason)}`, arm: null };
   if (row.kind === "event") return { what: "event", arm: null };
   if (body.action === "release") return { what: "SGLang decides", arm: null };
   if (!body.schedule) return { what: "hold", arm: null };

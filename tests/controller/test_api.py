@@ -28,6 +28,18 @@ async def test_status_is_one_page_with_what_to_type(make):
     assert status["type"] == ['specgov override off --ttl 30m --reason "WHY"']
 
 
+async def test_status_names_the_guard_that_rules_and_why(make):
+    """Null as long as the policy, or an order, has the last word."""
+    bench = await make(policy__name="threshold")
+    await bench.run(3, batch_size=4)
+    assert (await bench.api.get("/v1/status")).json()["guard"] is None
+    bench.engine.fail["/v1/loads"] = bench.engine.fail["/metrics"] = httpx.ReadError("reset")
+    await bench.run(12)
+    status = (await bench.api.get("/v1/status")).json()
+    assert status["guard"] == {"name": "stale input", "because": "the load is too old or not known"}
+    assert "(guard: stale input)" in status["headline"]
+
+
 async def test_status_says_how_depth_0_and_verifies_run_and_why(make):
     """As the hook says it."""
     bench = await make()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import gzip
 import json
+import weakref
 
 import httpx
 import pytest
@@ -179,3 +182,23 @@ async def test_keys_stand_in_no_error():
     with pytest.raises(EngineUnauthorizedError) as caught:
         await made.control_state()
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_answer_leaves_nothing_for_the_collector(fake_state, status):
+    """httpx ties answer and stream to each other: with bodies of megabytes, garbage that waits counts."""
+    answers = []
+
+    def handler(request):
+        answer = httpx.Response(status, json=fake_state)
+        answers.append(weakref.ref(answer))
+        return answer
+
+    made = client(handler)
+    gc.disable()
+    try:
+        with contextlib.suppress(EngineRefusedError):
+            await made.control_state()
+        assert [answer() for answer in answers] == [None]
+    finally:
+        gc.enable()

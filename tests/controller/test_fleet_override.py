@@ -69,6 +69,7 @@ def test_an_empty_file_means_no_override(file):
         ({"mode": "off", "reason": "x", "untill": "2027-01-31T06:00:00Z"}, "untill"),
         ({"mode": "off", "reason": "x", "until": "2027-01-31T06:00:00"}, "until"),
         ({"mode": "off", "reason": "x" * 20_000}, "JSON"),
+        ('{"mode": "on", "reason": "x", "mode": "off"}', "an object has the key 'mode' twice: leave one out"),
     ],
 )
 def test_a_wrong_file_keeps_what_was_in_force_and_says_what_is_wrong(file, content, named):

@@ -46,3 +46,26 @@ async def test_without_a_table_in_force_the_first_that_comes_is_the_limit(make):
     assert answer["limit"] == "no deeper than what comes into force first"
     await bench.run(3, batch_size=4)
     assert (await bench.api.get("/v1/override")).json()["limit"].startswith("no deeper than depth 2")
+
+
+async def test_the_decision_log_says_the_limit_that_was_put_in_force(make):
+    """In the order's own row; where nothing was in force, in a row of the turn that found it."""
+    bench = await make()
+    await bench.run(2, batch_size=4)
+    await bench.api.put("/v1/override", json={"mode": "no_deeper", "reason": "x", "actor": "ann"})
+    await bench.run(2, batch_size=4)
+    await bench.api.put("/v1/override", json={"mode": "native", "reason": "x"})
+    await bench.run(2, batch_size=4)
+    await bench.api.put("/v1/override", json={"mode": "no_deeper", "reason": "x", "actor": "ann"})
+    await bench.run(3, batch_size=4)
+    page = (await bench.api.get("/v1/decisions", params={"kind": "override"})).json()["decisions"]
+    assert [(row["reason"], row["body"]["detail"]) for row in reversed(page)] == [
+        ("no_deeper", "no deeper by ann: x; no deeper than depth 2"),
+        ("native", "native by someone: x"),
+        ("no_deeper", "no deeper by ann: x; no deeper than what comes into force first"),
+        ("limit", "no deeper by ann: x; no deeper than depth 2"),
+    ]
+    assert [row["body"]["limit"] for row in page[:2]] == [
+        "no deeper than depth 2",
+        "no deeper than what comes into force first",
+    ]

@@ -103,6 +103,16 @@ def test_the_numbers_of_the_default_policy_are_sentences_with_units():
             },
             ["from batch size: 16", "depth 4 brought 700 tok/s, 900 before it, ± 3.1 %; it rests for 60 s"],
         ),
+        (
+            {"tok_s_per_request": {"3": 185.759, "1": 47.785}, "ticks": {"3": 0.93, "1": 4.83}},
+            ["seen here, per request: depth 3: 186 tok/s over 0.9 turns; depth 1: 48 tok/s over 4.8 turns"],
+        ),
+        ({"tok_s_per_request": {}, "ticks": {}}, ["nothing is seen here yet"]),
+        ({"depth": 3, "wanted_depth": None}, ["depth: 3, wanted: the deepest"]),
+        (
+            {"loss_per_rise_from_frozen_s": 0.0382},
+            ["lost whenever drafting comes back after a frozen spell: 0.04 s of decode time"],
+        ),
         ({"mode": "no_deeper", "actor": ""}, ["ordered: no deeper, by someone"]),
         (
             {"dry_run": True, "would": "govern", "would_schedule": "1+: 4"},

@@ -163,6 +163,40 @@ def test_a_hostile_reason_is_shown_as_text(page, running):
     assert not page.find_elements(By.CSS_SELECTOR, "main img, main script, #log b")
 
 
+@pytest.mark.parametrize(
+    ("order", "note"),
+    [
+        (None, "The last change was too short a time ago. Mode auto since "),
+        (
+            "no_deeper",
+            "The last change was too short a time ago. Override: no deeper than depth 2. By ann since ",
+        ),
+    ],
+)
+def test_a_guard_that_has_the_last_word_is_named_with_what_is_beneath_it(page, running, order, note):
+    """From what the API says while it waits between two changes; else the page would call it the policy."""
+    status = running.get("/v1/status")
+    status["guard"] = {"name": "dwell", "because": "the last change was too short a time ago"}
+    if order:
+        status["override"] = {
+            "mode": order,
+            "limit": "no deeper than depth 2",
+            "actor": "ann",
+            "reason": "x",
+            "scope": "pod",
+            "set_unix_s": 1.0,
+            "expires_unix_s": None,
+            "obstacle": None,
+        }
+    view = page.execute_async_script(
+        "const [status, done] = arguments;"
+        "import('/ui/model.js').then((m) => done(m.statusView(status, [], null)), (e) => done(`${e}`));",
+        status,
+    )
+    assert view["authority"] == "Guard: dwell"
+    assert view["authorityNote"].startswith(note)
+
+
 def test_an_order_of_the_fleet_shows_as_such(page, running):
     """The fleet's file is followed, and the page says that it is the fleet's."""
     running.fleet.write_text('{"mode": "off", "reason": "all of them", "actor": "ann"}')

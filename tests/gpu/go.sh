@@ -25,5 +25,5 @@ P=$O/$(cat "$O/current"); end=$(($(date +%s) + ${2:-540}))
 running() { [ ! -e "$P/DONE" ] && kill -0 "$(cat "$P/pid")" 2>/dev/null; }
 while running && [ "$(date +%s)" -lt $end ]; do sleep 1; done
 tail -45 "$P/drive.log"; nvidia-smi --query-gpu=memory.used,clocks.sm,temperature.gpu --format=csv,noheader 2>/dev/null
-rm -f "$BACK"/o.tgz.*; tar -cz -C "$(dirname "$O")" "$(basename "$O")" 2>/dev/null | split -b 15000000 -d - "$BACK/o.tgz."; ls -l "$BACK"
+rm -f "$BACK"/o.tgz.*; tar -cz --exclude='*.safetensors' -C "$(dirname "$O")" "$(basename "$O")" 2>/dev/null | split -b 15000000 -d - "$BACK/o.tgz."; ls -l "$BACK"
 if [ -e "$P/DONE" ]; then echo "DONE: $(basename "$P")"; elif running; then echo "still running: $(basename "$P")"; else echo "the driver ended without DONE"; exit 1; fi
