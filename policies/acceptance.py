@@ -88,7 +88,7 @@ class Survival:
         """By how much less the counts of a tick are believed, for brief regimes were taken for changes."""
         self._since_s: list[float] = []
         self._unwatched_s = 0.0
-        self._known: tuple[int, Floats, Floats] | None = None
+        self._known: tuple[int, Floats, Floats, Floats] | None = None
 
     def observe(self, cells: Iterable[CellDelta], dt_s: float) -> bool:
         """Learn from one tick of `dt_s` seconds; `True` when acceptance left what was learned."""
@@ -139,19 +139,29 @@ class Survival:
 
     def conditional(self, positions: int) -> tuple[Floats, Floats]:
         """Means and variances of p_1..p_positions, the errors widened by what may have changed since."""
+        means, _, widened = self._mixture(positions)
+        return means, widened
+
+    def last_seen(self, positions: int) -> tuple[Floats, Floats]:
+        """The same as when each was last seen: without what may have changed since."""
+        means, variances, _ = self._mixture(positions)
+        return means, variances
+
+    def _mixture(self, positions: int) -> tuple[Floats, Floats, Floats]:
         if self._known is None or self._known[0] < positions:
             self._known = (positions, *self._mixed(positions))
-        return self._known[1][:positions], self._known[2][:positions]
+        _, means, variances, widened = self._known
+        return means[:positions], variances[:positions], widened[:positions]
 
-    def _mixed(self, positions: int) -> tuple[Floats, Floats]:
-        """The mixture of all runs: its mean, and its variance with that between runs."""
+    def _mixed(self, positions: int) -> tuple[Floats, Floats, Floats]:
+        """The mixture of all runs: its mean, its variance with that between runs, and that widened."""
         weights = np.array([run.weight for run in self.regimes.runs])
         weights /= weights.sum()
         each = np.array([self._posterior(run.counts, positions) for run in self.regimes.runs])
         means = weights @ each[:, 0]
         variances = weights @ (each[:, 1] + (each[:, 0] - means) ** 2)
         changed = 1.0 - np.exp(-self.changes.per_s * np.array([self._age_s(j) for j in range(positions)]))
-        return means, (1 - changed) * variances + changed * UNIFORM_VARIANCE
+        return means, variances, (1 - changed) * variances + changed * UNIFORM_VARIANCE
 
     def _posterior(self, counts: Counts, positions: int) -> tuple[list[float], list[float]]:
         """Means and variances under one run."""

@@ -13,9 +13,10 @@ x ties
   staircase of CUDA-graph batch sizes;
 - an arm to its neighbour in the order cold, warm, depth 1, 2, ...: the logarithm of the ratio of their
   times is a stationary process along b (Ornstein-Uhlenbeck: it may drift within its deviation, over the
-  ten doublings that the buckets span).  From one depth to another a step costs between nothing more
-  (memory-bound) and as much more as there are tokens to verify (compute-bound): 0.4 of the latter, give or
-  take 0.15 per draft.  Warm keeps the draft cache in step, cold does not: 0.1 give or take 0.1.  Off may
+  ten doublings that the buckets span; where a step was seen to grow less or more with the batch than is
+  usual, over as many fewer or more: `growth.py`).  From one depth to another a step costs between nothing
+  more (memory-bound) and as much more as there are tokens to verify (compute-bound): 0.4 of the latter, give
+  or take 0.15 per draft.  Warm keeps the draft cache in step, cold does not: 0.1 give or take 0.1.  Off may
   take other kernels than drafting, which verifies: 0.15 give or take 0.55 from off to depth 1;
 - levels only loosely: nothing is assumed about how fast the machine is.
 
@@ -44,20 +45,25 @@ import numpy.typing as npt
 
 from policies.bounds import Positive, check_bounds
 from policies.drift import Cusum, DriftParams
+from policies.growth import GROWTH_PER_OCTAVE, GROWTH_SD, Timings, pace
 from policies.soundness import finite
 from policies.types import Arm, CellDelta, Gear
 
 Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
 
 KNOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """The telemetry buckets, named by their smallest batch size (docs/protocol.md)."""
-OCTAVES = np.diff(np.log2(np.array(KNOTS, dtype=np.float64)))
+LOG2_KNOTS = np.log2(np.array(KNOTS, dtype=np.float64))
+OCTAVES = np.diff(LOG2_KNOTS)
 
-GROWTH_PER_OCTAVE, GROWTH_SD = 0.3, 0.35
 DEPTH_SHARE, DEPTH_SD = 0.4, 0.15
 UPKEEP, UPKEEP_SD = 0.1, 0.1
 KERNEL, KERNEL_SD = 0.15, 0.55
 REACH_OCTAVES = 10.0
+RISE = np.array([-1.0, 1.0])
+LEAST_PACE = 1e-3
+"""Of the clock of a ratio: even where step times are flat, it is not believed to be the same for ever."""
 SLOPE_SD = 0.5
 """Relative deviation of an arm's context slope from that of all that take the same kernels (all that draft;
 the gears of off): they read the same cache."""
@@ -183,30 +189,49 @@ def interpolation(batch_size: float) -> tuple[int, float]:
     return i, min(1.0, max(0.0, w))
 
 
-def prior_field(arms: Sequence[Arm]) -> tuple[Floats, Floats]:
-    """Precision matrix and shift (precision times mean) of the field over knots x arms."""
-    n, width = len(KNOTS) * len(arms), len(arms)
-    precision, shift = np.zeros((n, n)), np.zeros(n)
+def prior_field(arms: Sequence[Arm], clock: Floats | None = None) -> tuple[Floats, Floats]:
+    """Precision matrix and shift (precision times mean) of the field over knots x arms.
 
-    def tie(terms: Mapping[int, float], mean: float, sd: float) -> None:
-        row = np.zeros(n)
-        row[list(terms)] = list(terms.values())
-        precision[:] += np.outer(row, row) / sd**2
-        shift[:] += row * mean / sd**2
+    `clock`: how fast that of each ratio runs (`growth.pace`); `None`: as fast as usual.
+    """
+    width, last = len(arms), len(KNOTS) - 1
+    at = np.arange(len(KNOTS) * width).reshape(len(KNOTS), width)
+    precision, shift = np.zeros((at.size, at.size)), np.zeros(at.size)
 
-    tie({0: 1.0}, math.log(ANCHOR_S), ANCHOR_SD)
-    for k, octaves in enumerate(map(float, OCTAVES)):
-        step = GROWTH_SD * math.sqrt(octaves)
-        tie({k * width: -1.0, (k + 1) * width: 1.0}, GROWTH_PER_OCTAVE * octaves, step)
-    for a, (one, other) in enumerate(itertools.pairwise(arms)):
-        mean, sd = ratio(one, other)
-        tie({a: -1.0, a + 1: 1.0}, mean, sd)
-        for k, octaves in enumerate(map(float, OCTAVES)):
-            here, there = k * width + a, (k + 1) * width + a
-            kept = math.exp(-octaves / REACH_OCTAVES)
-            terms = {here: kept, here + 1: -kept, there: -1.0, there + 1: 1.0}
-            tie(terms, (1 - kept) * mean, sd * math.sqrt(1 - kept**2))
+    def tie(places: Indices, terms: Floats, mean: Floats, sd: Floats) -> None:
+        """Of each row: the sum of `terms` times the field at `places` has this mean and deviation."""
+        block = terms[:, :, None] * terms[:, None, :] / sd[:, None, None] ** 2
+        np.add.at(precision, (places[:, :, None], places[:, None, :]), block)
+        np.add.at(shift, places, terms * (mean / sd**2)[:, None])
+
+    tie(at[:1, :1], np.ones((1, 1)), np.array([math.log(ANCHOR_S)]), np.array([ANCHOR_SD]))
+    beside = np.stack([at[:-1, 0], at[1:, 0]], axis=1)
+    tie(beside, np.tile(RISE, (last, 1)), GROWTH_PER_OCTAVE * OCTAVES, GROWTH_SD * OCTAVES**0.5)
+    if width == 1:
+        return precision, shift
+    mean, sd = np.array([ratio(one, other) for one, other in itertools.pairwise(arms)]).T
+    tie(np.stack([at[0, :-1], at[0, 1:]], axis=1), np.tile(RISE, (width - 1, 1)), mean, sd)
+    octaves = OCTAVES[:, None] * (np.ones(width - 1) if clock is None else np.maximum(LEAST_PACE, clock))
+    kept = np.exp(-octaves / REACH_OCTAVES)
+    terms = np.stack([kept, -kept, -np.ones(kept.shape), np.ones(kept.shape)], axis=2).reshape(-1, 4)
+    places = np.stack([at[:-1, :-1], at[:-1, 1:], at[1:, :-1], at[1:, 1:]], axis=2).reshape(-1, 4)
+    tie(places, terms, ((1 - kept) * mean).ravel(), (sd * np.sqrt(1 - kept**2)).ravel())
     return precision, shift
+
+
+def measure(timings: Timings, precision: Floats, shift: Floats, width: int) -> None:
+    """Add timed cells to the field of `width` arms: Gaussian measurements between two knots."""
+    knot = np.clip(np.searchsorted(LOG2_KNOTS, timings.where, side="right") - 1, 0, len(KNOTS) - 2)
+    w = np.clip((timings.where - LOG2_KNOTS[knot]) / OCTAVES[knot], 0.0, 1.0)
+    one = knot * width + timings.arm
+    two = one + width
+    weight = 1.0 / timings.variance
+    np.add.at(precision, (one, one), weight * (1 - w) ** 2)
+    np.add.at(precision, (two, two), weight * w**2)
+    np.add.at(precision, (one, two), weight * w * (1 - w))
+    np.add.at(precision, (two, one), weight * w * (1 - w))
+    np.add.at(shift, one, weight * (1 - w) * timings.log_s)
+    np.add.at(shift, two, weight * w * timings.log_s)
 
 
 def inverse(precision: Floats, width: int) -> Floats:
@@ -323,7 +348,6 @@ class StepCost:
         self.alarms = 0
         self._drift = drift or DriftParams()
         self._cusum: dict[Arm, Cusum] = {}
-        self._prior: tuple[tuple[Arm, ...], Floats, Floats] | None = None
         self._field: CostField | None = None
         self._slope_now: dict[Arm, float] = {}
         self._exponents: dict[tuple[int, Arm], float] = {}
@@ -347,12 +371,10 @@ class StepCost:
     def field(self, arms: Iterable[Arm]) -> CostField:
         """The posterior over `arms` at the present context."""
         chain = ordered(arms)
-        if self._prior is None or self._prior[0] != chain:
-            self._prior = (chain, *prior_field(chain))
-        _, precision, shift = self._prior
-        precision, shift = precision.copy(), shift.copy()
         self._refresh_slopes()
-        self._measure(precision, shift, chain)
+        timings = self._timings(chain)
+        precision, shift = prior_field(chain, pace(timings, len(chain), LOG2_KNOTS))
+        measure(timings, precision, shift, len(chain))
         covariance = inverse(precision, len(chain))
         shape = (len(KNOTS), len(chain))
         every = covariance.reshape(*shape, *shape)
@@ -417,28 +439,16 @@ class StepCost:
         """Once a tick: every timed cell asks for its arm's slope."""
         self._slope_now = {arm: self.context_slope(arm) for arm in {arm for _, arm in self.cells}}
 
-    def _measure(self, precision: Floats, shift: Floats, chain: Sequence[Arm]) -> None:
-        """Add every timed cell to the field: a Gaussian measurement between two knots."""
+    def _timings(self, chain: Sequence[Arm]) -> Timings:
+        """Every timed cell of the arms in `chain`."""
         index = {arm: a for a, arm in enumerate(chain)}
         rows = [
-            (max(cell.batch, KNOTS[k]), index[arm], self._log_s(arm, cell), cell.variance(self.params))
+            (index[arm], max(cell.batch, KNOTS[k]), self._log_s(arm, cell), cell.variance(self.params))
             for (k, arm), cell in self.cells.items()
             if arm in index and cell.weight > 0
         ]
-        if not rows:
-            return
-        batch, a, value, variance = np.array(rows).T
-        knot = np.clip(np.searchsorted(KNOTS, batch, side="right") - 1, 0, len(KNOTS) - 2)
-        w = np.clip(np.log2(batch / np.array(KNOTS)[knot]) / OCTAVES[knot], 0.0, 1.0)
-        one = knot * len(chain) + a.astype(np.intp)
-        two = one + len(chain)
-        weight = 1.0 / variance
-        np.add.at(precision, (one, one), weight * (1 - w) ** 2)
-        np.add.at(precision, (two, two), weight * w**2)
-        np.add.at(precision, (one, two), weight * w * (1 - w))
-        np.add.at(precision, (two, one), weight * w * (1 - w))
-        np.add.at(shift, one, weight * (1 - w) * value)
-        np.add.at(shift, two, weight * w * value)
+        arm, batch, log_s, variance = np.array(sorted(rows), dtype=np.float64).reshape(-1, 4).T
+        return Timings(arm.astype(np.intp), np.log2(batch), log_s, variance)
 
     def _log_s(self, arm: Arm, cell: Cell) -> float:
         return math.log(self._at_present_context(arm, cell))

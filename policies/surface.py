@@ -85,7 +85,8 @@ class Outlook:
         """Ask the models about `arms` (in the order of `step_cost.ordered`); `resting`: see `Observation`."""
         field = models.cost.field(arms)
         depths = [arm.depth for arm in field.arms]
-        p, variance = models.survival.conditional(max([1, *depths]))
+        # What may have changed unseen is for probes (`prospect`): it must not keep off where it is.
+        p, variance = models.survival.last_seen(max([1, *depths]))
         expected = yields(p, variance, depths)
         log_s, covariance = field.at(SIZES)
         log_rate = expected.log_tokens[None, :] - log_s

@@ -93,3 +93,17 @@ def test_parameters_must_be_positive() -> None:
     """The error names the parameter."""
     with pytest.raises(ValueError, match="memory_s must be > 0"):
         AcceptanceParams(memory_s=0.0)
+
+
+def test_what_may_have_changed_since_widens_the_error_and_not_what_was_last_seen() -> None:
+    """Ten minutes without a draft, one change in half an hour expected: a chance of 28 % that p is anything.
+
+    As it was last seen, after 1000 request-steps, p is still known to 0.016.
+    """
+    survival = Survival()
+    survival.observe([cell(1, (500, 500))], 1.0)
+    for _ in range(600):
+        survival.observe([], 1.0)
+    assert survival.conditional(1)[1][0] ** 0.5 > 0.12
+    assert survival.last_seen(1)[1][0] ** 0.5 == pytest.approx(0.0158, abs=0.001)
+    assert survival.last_seen(1)[0] == survival.conditional(1)[0]

@@ -87,6 +87,24 @@ def test_frozen_is_left_when_acceptance_was_not_seen_for_long() -> None:
     assert value(learned(0.5, idle_s=100.0), 64)[FROZEN] == -np.inf
 
 
+def test_acceptance_that_was_not_seen_for_long_is_a_reason_to_look_and_none_to_stay_off() -> None:
+    """Ten minutes without a draft: a change asks for no more than before, a probe promises more."""
+    seen, unseen = (learned(0.5, idle_s) for idle_s in (0.0, 600.0))
+
+    def doubt(models: Models) -> tuple[float, float]:
+        """The error that a change must exceed at 64 requests, and the one of p_1 that a probe is told."""
+        outlook = Outlook.of(models, ARMS)
+        chosen = np.full(len(SIZES), outlook.arms.index(OFF_COLD))
+        view = prospect(
+            models, outlook, chosen, 64, (1.0, 1.0), horizons_s=(1e3, 1e3), hurdle=(0.01, 1.5), waiting=False
+        )
+        error = outlook.error(chosen)[size_index(64), outlook.arms.index(Arm(2))]
+        return float(error), float(view.p_variance[0] ** 0.5)
+
+    assert doubt(unseen)[0] == pytest.approx(doubt(seen)[0], rel=0.1)
+    assert doubt(unseen)[1] > 0.1 > doubt(seen)[1]
+
+
 def test_frozen_is_not_put_where_no_batch_has_been() -> None:
     """All load was at 64 requests: nothing is known of 4."""
     at = value(learned(0.5), 4)
