@@ -1,8 +1,8 @@
-"""Pictures of docs/results out of what analyse.py made:  plots.py KIND results.json picture.png
+"""Pictures of docs/results out of what analyse.py made:  plots.py KIND results.json picture.png [PLAN]
 
 KIND: `throughput` (output tokens per second of every arm over concurrency, as a share of the server without
-speculation, a panel a plan), `trace` (of the plan `mixed`: by second, every arm, the policy's depth below),
-`verify` (of chain_verify.py: output tokens per second and the median step, every depth of both verifies).
+speculation, a panel a plan), `trace` (of `mixed` or the PLAN named: by second, every arm, the policy's depth
+below), `verify` (of chain_verify.py: output tokens per second and the median step, every depth of both verifies).
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ def draw_verify(axis: Axes, label: str, points: list[tuple[int, list[float]]]) -
     axis.scatter(*zip(*dots, strict=True), color=color, s=6)
 
 
-def trace(results: dict, path: Path) -> None:
+def trace(results: dict, path: Path, plan: str = "mixed") -> None:
     """Tokens by second of every arm, phases after each other; below it the policy's depth."""
-    windows = [w for w in results["mixed"]["windows"] if w.get("trace")]
+    windows = [w for w in results[plan]["windows"] if w.get("trace")]
     figure, (above, below) = plt.subplots(
         2, 1, figsize=(10, 5.5), sharex=True, gridspec_kw={"height_ratios": [3, 1]}
     )
@@ -157,5 +157,5 @@ def save(figure: plt.Figure, path: Path, *, bottom: float) -> None:
 
 if __name__ == "__main__":
     {"throughput": throughput, "trace": trace, "verify": verify}[sys.argv[1]](
-        json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
+        json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3]), *sys.argv[4:5]
     )
