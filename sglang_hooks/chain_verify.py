@@ -17,11 +17,11 @@ wherever it is known how to (`KNOWN`), `SPECGOV_CHAIN_VERIFY=0` nowhere.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
 from sglang_hooks import compat
+from sglang_hooks.environment import switch
 from sglang_hooks.guard import Guard
 from sglang_hooks.plain_decode_attention import (
     DecodesOneToken,
@@ -50,15 +50,15 @@ def install(register: Callable[[str, Original], None], status: ChainVerifyStatus
 
     Unless it is turned off or known on no backend of this release; `status` says then what is in force.
     """
-    wanted = os.environ.get(ENV, "").strip()
-    if wanted == "0":
+    wanted = switch(ENV)
+    if wanted is False:
         status.reason = f"turned off by {ENV}=0"
         return
     release = compat.sglang_version()
     if not any(release in releases for releases in KNOWN.values()):
         status.reason = f"not known on SGLang {release}"
         return
-    hooks = ChainVerifyHooks(status, guard, everywhere=wanted == "1")
+    hooks = ChainVerifyHooks(status, guard, everywhere=wanted is True)
     register(compat.GET_ATTENTION_BACKEND, hooks.around_get_attention_backend)
     register(compat.INIT_ATTENTION_BACKENDS, hooks.around_init_attention_backends)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sglang_hooks.environment import switch
 from sglang_hooks.rank_control import Topology
 from sglang_hooks.releases import PLAIN_DECODE, SUPPORTED
 
@@ -165,7 +165,7 @@ def sglang_version() -> str | None:
 
 def version_mismatch(version: str | None) -> str | None:
     """Why this release must not be hooked; `None`: it may."""
-    if version in SUPPORTED or os.environ.get("SPECGOV_ALLOW_UNTESTED") == "1":
+    if version in SUPPORTED or switch("SPECGOV_ALLOW_UNTESTED"):
         return None
     return (
         f"SGLang {version} is not among the releases that specgov knows ({SUPPORTED[0]} to {SUPPORTED[-1]}); "
@@ -175,7 +175,7 @@ def version_mismatch(version: str | None) -> str | None:
 
 def plain_decode_mismatch(version: str | None) -> str | None:
     """Why depth 0 must stay SGLang's own on this release, whatever its names; `None`: it need not."""
-    if version in PLAIN_DECODE or os.environ.get("SPECGOV_ALLOW_UNTESTED") == "1":
+    if version in PLAIN_DECODE or switch("SPECGOV_ALLOW_UNTESTED"):
         return None
     return (
         f"plain decoding is not proven on SGLang {version} (but on {', '.join(PLAIN_DECODE)}); "

@@ -7,10 +7,10 @@ runtime state per depth, that is where its own adaptive controller runs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
+from sglang_hooks.environment import switch
 from sglang_hooks.rank_control import Topology
 
 NO_SPECULATION = "speculation is off: the server was started without --speculative-algorithm"
@@ -45,7 +45,7 @@ def why_not_this_shape(topology: Topology, server_args: Any) -> str | None:
         return PIPELINE
     if getattr(server_args, "disaggregation_mode", None) == "prefill":
         return PREFILL
-    if topology.nnodes > 1 and os.environ.get("SPECGOV_ALLOW_MULTI_NODE") != "1":
+    if topology.nnodes > 1 and not switch("SPECGOV_ALLOW_MULTI_NODE"):
         return SEVERAL_NODES
     return None
 

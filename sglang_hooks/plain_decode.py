@@ -23,12 +23,12 @@ SGLang's own way is taken in that same step.  (The exception: memory that ends o
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from sglang_hooks import compat
+from sglang_hooks.environment import switch
 from sglang_hooks.guard import Guard
 from sglang_hooks.plain_decode_attention import RefusedError
 from sglang_hooks.plain_decode_step import is_greedy_root
@@ -53,7 +53,7 @@ def install(register: Callable[[str, Original], None], status: PlainDecodeStatus
 
     `status` says from then on what is in force.
     """
-    if os.environ.get(ENV, "1").strip() == "0":
+    if switch(ENV) is False:
         status.reason = f"turned off by {ENV}=0"
         return
     status.reason = NOT_BUILT

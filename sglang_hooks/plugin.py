@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_hooks import ack_board, chain_verify, compat, governable, plain_decode
+from sglang_hooks.environment import switch
 from sglang_hooks.governed_policy import GovernedStepPolicy
 from sglang_hooks.guard import Guard
 from sglang_hooks.rank_control import RankControl, Topology
@@ -28,7 +29,7 @@ logger = logging.getLogger("specgov")
 
 def register() -> None:
     """Hook this process; on any mismatch with SGLang hook nothing and say why in the log."""
-    if os.environ.get("SPECGOV_DISABLE") == "1":
+    if switch("SPECGOV_DISABLE", in_doubt=True):
         logger.warning("specgov: off (SPECGOV_DISABLE=1)")
         return
     try:
