@@ -45,7 +45,7 @@ class Server(uvicorn.Server):
                 await asyncio.wait_for(self._stopping.wait(), 1.0)
 
     async def on_tick(self, counter: int) -> bool:
-        """Called once a second; once a minute, a renewed certificate is found and garbage is swept."""
+        """Called ten times a second; once a minute, a renewed certificate is found and garbage is swept."""
         if counter % (10 * SWEEP_EVERY_S) == 0:
             sweep()
             if self._tls is not None:

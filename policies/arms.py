@@ -8,7 +8,7 @@ from policies.types import Arm, Gear, Schedule
 
 OFF_PREFERENCE = (Gear.COLD, Gear.WARM, Gear.FROZEN)
 """Cold first: it costs as little as a server without speculation, at the price of requests that live
-through it drafting badly until they end."""
+through it drafting badly until they end, and whoever finds their tokens in the prefix cache."""
 
 
 def deepest(built: Sequence[Arm]) -> Arm | None:
