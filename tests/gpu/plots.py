@@ -2,7 +2,7 @@
 
 KIND: `throughput` (output tokens per second of every arm over concurrency, as a share of the server without
 speculation, a panel a plan), `trace` (of `mixed` or the PLAN named: by second, every arm, the policy's depth
-below), `verify` (of chain_verify.py: output tokens per second and the median step, every depth of both verifies).
+below), `verify` (of chain_verify.py: output tokens per second and median step, every depth of both verifies).
 """
 
 from __future__ import annotations
