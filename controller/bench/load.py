@@ -15,6 +15,8 @@ from controller.bench.client import Client
 from controller.bench.prompts import Prompt, PromptSource
 from controller.bench.records import RequestRecord
 
+MAX_CLIENTS = 4096
+"""Of one closed loop: more than any server decodes at once, and about what one event loop can carry."""
 _PAUSE_AFTER_ERROR_S = 0.2
 """A server that refuses at once must not be hammered in a tight loop."""
 

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from controller.bench.load import MAX_CLIENTS
+
 _KEYS = {"name", "seconds", "concurrency", "prompts", "state"}
 
 
@@ -57,8 +59,14 @@ def _phase(i: int, raw: Mapping[str, Any]) -> Phase:
         raise InvalidScenarioError(
             f"{at}.seconds must be a number above 0 and at most 86400, got {seconds!r}"
         )
-    if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 100_000:
-        raise InvalidScenarioError(f"{at}.concurrency must be a whole number 1..100000, got {concurrency!r}")
+    if (
+        not isinstance(concurrency, int)
+        or isinstance(concurrency, bool)
+        or not 1 <= concurrency <= MAX_CLIENTS
+    ):
+        raise InvalidScenarioError(
+            f"{at}.concurrency must be a whole number 1..{MAX_CLIENTS}, got {concurrency!r}"
+        )
     state = raw.get("state", {})
     if not isinstance(state, Mapping) or not all(isinstance(v, int | float) for v in state.values()):
         raise InvalidScenarioError(f"{at}.state must map keys to numbers, got {state!r}")

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from controller.bench.client import Dialect
+from controller.bench.load import MAX_CLIENTS
 from controller.cli._common import Json, err, out, show_json
 from controller.cli._exit import Exit
 from controller.errors import BadRequestError
@@ -128,6 +129,8 @@ def _concurrencies(text: str) -> tuple[int, ...]:
         levels = tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
         levels = ()
-    if not levels or levels[0] < 1:
-        raise BadRequestError(f"--concurrency must be whole numbers >= 1 with commas, got {text!r}")
+    if not levels or not 1 <= levels[0] <= levels[-1] <= MAX_CLIENTS:
+        raise BadRequestError(
+            f"--concurrency must be whole numbers 1..{MAX_CLIENTS} with commas, got {text!r}"
+        )
     return levels

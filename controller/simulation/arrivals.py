@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 MAX_TOKENS = 10_000_000
+MAX_REPEATED = 2_000_000
+"""Requests of a trace that is cut or repeated: some 300 MB."""
 
 
 class InvalidArrivalsError(ValueError):
@@ -80,6 +82,11 @@ class Trace:
         period_s = self.duration_s * (1 + 1 / max(1, len(self.arrivals) - 1))
         if period_s <= 0:
             raise InvalidArrivalsError("a trace needs two arrival times to be repeated")
+        if len(self.arrivals) * duration_s / period_s > MAX_REPEATED:
+            raise InvalidArrivalsError(
+                f"{len(self.arrivals)} requests every {period_s:.3g} s for {duration_s:g} s are more than"
+                f" {MAX_REPEATED}: lower --rate-scale or --duration"
+            )
         rounds = (
             Arrival(n * period_s + a.arrival_s, a.prompt_tokens, a.output_tokens)
             for n in itertools.count()

@@ -177,6 +177,10 @@ def _show(report: dict[str, Any]) -> None:
         f"Simulated from profile {profile}; {trace['requests']} requests in {trace['seconds']:.0f} s;"
         f" acceptance {report['acceptance']}"
     )
+    runs = [*report["policies"].values(), *report["baselines"].values()]
+    refused = max((run["requests"]["rejected"] for run in runs), default=0)
+    if refused:
+        caption += f"; {refused} of them larger than the KV pool (--kv-tokens), and never served"
     table = Table(title="Replay", caption=caption)
     for heading in (
         "",

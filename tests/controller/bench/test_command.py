@@ -108,7 +108,8 @@ def test_a_whole_run_over_http_writes_json_and_plots(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--concurrency", "0"], "--concurrency must be whole numbers"),
+        (["--concurrency", "0"], "--concurrency must be whole numbers 1..4096 with commas, got '0'"),
+        (["--concurrency", "8,100000"], "must be whole numbers 1..4096 with commas, got '8,100000'"),
         (["--plain", "http://x"], "must be NAME=URL"),
         (["--scenario", "a", "--arrivals", "b"], "only one of --scenario and --arrivals"),
     ],

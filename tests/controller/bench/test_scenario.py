@@ -23,6 +23,10 @@ def test_a_phase_has_load_prompts_and_instruments():
             "[[phase]]\nseconds = 1\nconcurrency = 0",
             r"phase\[0\]\.concurrency must be a whole number .* got 0",
         ),
+        (
+            "[[phase]]\nseconds = 1\nconcurrency = 5000",
+            r"concurrency must be a whole number 1\.\.4096, got 5000",
+        ),
         ("[[phase]]\nseconds = 1\nconcurrency = 1\nrate = 2", r"phase\[0\]\.rate must be one of"),
         (
             '[[phase]]\nseconds = 1\nconcurrency = 1\nstate = {a = "b"}',

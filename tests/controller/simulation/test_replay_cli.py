@@ -62,6 +62,10 @@ def test_strict_refuses_bad_rows(app, tmp_path):
         (("--duration", "nan"), "--duration must be finite seconds > 0, got nan; leave it out"),
         (("--duration", "0"), "--duration must be finite seconds > 0, got 0; leave it out"),
         (("--duration", "-1"), "--duration must be finite seconds > 0, got -1; leave it out"),
+        (
+            ("--duration", "60", "--rate-scale", "1e9"),
+            "are more than 2000000: lower --rate-scale or --duration",
+        ),
         (("--policy", "clever"), "policy.name must be one of"),
         (("--plot", "x.doc"), "--plot must be a file .png, .svg, .pdf"),
     ],
@@ -113,3 +117,9 @@ def test_people_get_a_table(app, tmp_path):
     assert "threshold" in result.stdout
     assert "always_off" in result.stdout
     assert "Simulated from profile h200_llama8b_fa3" in " ".join(result.stdout.split())
+
+
+def test_people_are_told_of_requests_that_could_not_be_served(app, tmp_path):
+    """Both prompts are larger than a pool of one token: a table of dashes would say nothing."""
+    told = " ".join(replay(app, tmp_path, AZURE, "--kv-tokens", "1").stdout.split())
+    assert "2 of them larger than the KV pool (--kv-tokens), and never served" in told
