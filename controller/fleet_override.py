@@ -103,9 +103,8 @@ def _read(path: Path) -> bytes:
 
 def _parsed(content: bytes) -> FleetOverride:
     wanted = FleetOverride.model_validate_json(content)
-    json.loads(
-        content.decode(), object_pairs_hook=unique
-    )  # of a key that is there twice pydantic takes the last
+    # of a key that is there twice pydantic takes the last
+    json.loads(content, object_pairs_hook=unique)
     return wanted
 
 

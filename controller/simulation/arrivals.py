@@ -26,7 +26,7 @@ from typing import Any
 
 MAX_TOKENS = 10_000_000
 MAX_REPEATED = 2_000_000
-"""Requests of a trace that is cut or repeated: some 300 MB."""
+"""Requests of a trace that is cut or repeated: 210 MB."""
 
 
 class InvalidArrivalsError(ValueError):
