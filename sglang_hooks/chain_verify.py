@@ -1,17 +1,18 @@
-"""Depths above 0, attention: the target verifies a chain of drafts by its decode path, a row per token.
+"""Depths above 0, attention: a chain of tokens is answered by the decode path, a row per token.
 
 With topk 1 the tree of drafts is a chain: the token at place i sees the prefix and places 0 to i.  That is
 what decoding shows a request of that length, so a batch that stands k + 1 times, with lengths one apart,
 decodes to the same attention; all keys and values are written before any is read.  SGLang's Triton
-backend takes a verify through its prefill kernel instead, with a mask, one program per request and head
-for the whole prefix.
+backend takes such a batch through its prefill kernel instead, one program per request and head for the
+whole prefix: the target's verify of the drafts, and behind it the draft model's extend by the same tokens.
 
 `adapt` makes a backend a subclass of its own class that shows its inherited methods such a DECODE view of
-a TARGET_VERIFY batch, as `plain_decode_attention` does for one token.  What the model, the logits and the
-sampling see stays TARGET_VERIFY, and whatever does not fit the view goes SGLang's own way.
+a TARGET_VERIFY or DRAFT_EXTEND_V2 batch, as `plain_decode_attention` does for one token.  What the models,
+the logits and the sampling see stays what it was, and whatever does not fit the view goes SGLang's own way.
 
 It is on where a server was measured to be faster with it and as right; `SPECGOV_CHAIN_VERIFY=1` turns it on
-wherever it is known how to (`KNOWN`), `SPECGOV_CHAIN_VERIFY=0` nowhere.
+wherever it is known how to (`KNOWN`), `SPECGOV_CHAIN_VERIFY=0` nowhere.  The draft's extend is on where the
+verify is, but for `SPECGOV_CHAIN_EXTEND=0`; it bears on which drafts are proposed, never on what is said.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from sglang_hooks.status import ChainVerifyStatus
 logger = logging.getLogger("specgov")
 
 ENV = "SPECGOV_CHAIN_VERIFY"
+EXTEND_ENV = "SPECGOV_CHAIN_EXTEND"
 
 _ATTENTION = "sglang.srt.layers.attention"
 _TRITON = f"{_ATTENTION}.triton_backend.TritonAttnBackend"
@@ -46,7 +48,7 @@ Original = Callable[..., Any]
 
 
 def install(register: Callable[[str, Original], None], status: ChainVerifyStatus, guard: Guard) -> None:
-    """Go around the making of the target's attention backends through `register(dotted path, hook)`.
+    """Go around the making of attention backends through `register(dotted path, hook)`.
 
     Unless it is turned off or known on no backend of this release; `status` says then what is in force.
     """
@@ -61,6 +63,8 @@ def install(register: Callable[[str, Original], None], status: ChainVerifyStatus
     hooks = ChainVerifyHooks(status, guard, everywhere=wanted is True)
     register(compat.GET_ATTENTION_BACKEND, hooks.around_get_attention_backend)
     register(compat.INIT_ATTENTION_BACKENDS, hooks.around_init_attention_backends)
+    if switch(EXTEND_ENV) is not False:
+        register(compat.CREATE_DRAFT_EXTEND_BACKEND, hooks.around_create_draft_extend_backend)
 
 
 class ChainVerifyHooks:
@@ -82,27 +86,39 @@ class ChainVerifyHooks:
         original(runner)
         self._try_to_adapt(runner.attn_backend, runner)
 
+    def around_create_draft_extend_backend(self, original: Original, factory: Any) -> Any:
+        """The backend by which the draft model of one depth takes in what a verify accepted."""
+        backend = original(factory)
+        try:
+            runner = factory.draft_model_runner
+            if _width(backend) > 1 and not is_mla(runner) and self._why_not(backend, runner) is None:
+                adapt(backend)
+                self._status.draft_extend = True
+        except Exception:
+            self._guard.failed("extending the draft's chains by decoding")
+        return backend
+
     def _try_to_adapt(self, backend: Any, runner: Any) -> None:
         status = self._status
         try:
-            width = int(getattr(backend, "num_draft_tokens", None) or 0)
-            if runner.is_draft_worker or width <= 1 or hasattr(backend, "_specgov_width"):
+            if runner.is_draft_worker or _width(backend) <= 1 or hasattr(backend, "_specgov_width"):
                 return
             status.backend = type(backend).__name__
-            reason = why_not(backend, runner, compat.sglang_version())
-            if reason is None and not self._everywhere:
-                reason = why_not_unasked(backend, runner)
-            if reason is None:
-                adapt(backend, width)
+            status.reason = self._why_not(backend, runner)
+            if status.reason is None:
+                adapt(backend)
                 status.in_force = True
-            status.reason = reason
         except Exception as error:
             status.reason = f"adapting the backend failed: {error!r}"
             self._guard.failed("verifying chains by decoding")
 
+    def _why_not(self, backend: Any, runner: Any) -> str | None:
+        reason = why_not(backend, runner, compat.sglang_version())
+        return reason or (None if self._everywhere else why_not_unasked(backend, runner))
+
 
 def why_not(backend: Any, runner: Any, release: str | None) -> str | None:
-    """Why `backend` keeps SGLang's own verify, for the operator; None: it need not."""
+    """Why `backend` keeps SGLang's own way, for the operator; None: it need not."""
     path = _path(backend)
     if release not in KNOWN.get(path, ()):
         return f"{path} on SGLang {release} is not one of those known to be right"
@@ -124,27 +140,28 @@ def why_not_unasked(backend: Any, runner: Any) -> str | None:
     return None
 
 
-def adapt(backend: Any, width: int) -> None:
-    """Make `backend` verify chains of up to `width` tokens by decoding.
+def adapt(backend: Any) -> None:
+    """Make `backend` answer chains of up to as many tokens as its depth has by decoding.
 
     Must run before the backend's CUDA graph state is set up.
     """
+    width = _width(backend)
     if hasattr(backend, "kv_indptr"):  # Triton: one entry per request of the pool, and one more
         requests = backend.kv_indptr.shape[0] - 1
         backend.kv_indptr = backend.kv_indptr.new_zeros(requests * width + 1)
     backend._specgov_width = width
-    backend.__class__ = adapted_class("ChainVerify", type(backend), VerifiesByDecoding)
+    backend.__class__ = adapted_class("Chain", type(backend), DecodesChains)
 
 
-class VerifiesByDecoding:
+class DecodesChains:
     """What an adapted backend does instead of its own class; see the module's docstring."""
 
     _specgov_base: Any
     """The backend's own class."""
     _specgov_width: int
     """Tokens of the longest chain that there is room for."""
-    _specgov_rows: tuple[Any, dict[str, Any]] | None = None
-    """The batch whose metadata are in force, and its rows; None when it is not a chain."""
+    _specgov_rows: tuple[tuple[int, int, int], dict[str, Any]] | None = None
+    """Shape and rows of the chains whose metadata are in force; None: those of another batch are."""
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         """Eager: a batch above the largest captured one, or a server without graphs.
@@ -165,44 +182,61 @@ class VerifiesByDecoding:
     forward = DecodesOneToken.forward
 
     def _metadata_view(self, forward_batch: Any) -> Any:
-        """The DECODE view of a chain batch, kept for its layers; any other batch as it is."""
+        """The DECODE view of a chain batch, its rows kept for its layers; any other batch as it is."""
         self._specgov_rows = None
-        if not forward_batch.forward_mode.is_target_verify():
+        requests, width, counted = shape = chains_of(forward_batch)
+        if not 1 < width <= self._specgov_width:
             return forward_batch
-        spec = forward_batch.spec_info
-        width = spec.draft_token_num
-        if spec.topk != 1 or not 1 < width <= self._specgov_width:
-            return forward_batch
-        rows = rows_of(forward_batch, width)
-        self._specgov_rows = (forward_batch, rows)
+        rows = rows_of(forward_batch, requests, width, counted)
+        self._specgov_rows = (shape, rows)
         return _with_rows(forward_batch, rows)
 
     def _seen(self, forward_batch: Any) -> Any:
         """The batch as it is now, with the rows of its metadata.
 
-        Copied anew, since the runner may have changed the batch after its metadata were made; only
-        capturing and eager batches come here.
+        Copied anew, since the runner may have copied or changed the batch after its metadata were made; only
+        capturing and eager batches come here.  Chains of another shape than was planned for (padded since)
+        are planned again, SGLang's own way.
         """
-        kept = self._specgov_rows
-        if kept is None or kept[0] is not forward_batch:
+        if self._specgov_rows is None:
             return forward_batch
-        return _with_rows(forward_batch, kept[1])
+        planned, rows = self._specgov_rows
+        shape = chains_of(forward_batch)
+        if shape == planned:
+            return _with_rows(forward_batch, rows)
+        if shape != NO_CHAINS:
+            self._specgov_rows = None
+            self._specgov_base.init_forward_metadata(self, forward_batch)
+        return forward_batch
 
 
-def rows_of(forward_batch: Any, width: int) -> dict[str, Any]:
+NO_CHAINS = (0, 0, 0)
+
+
+def chains_of(forward_batch: Any) -> tuple[int, int, int]:
+    """Requests, tokens of each one's chain, and how many of these `seq_lens` counts; else `NO_CHAINS`."""
+    mode, spec, requests = forward_batch.forward_mode, forward_batch.spec_info, forward_batch.batch_size
+    if mode.is_target_verify() and spec.topk == 1:
+        return requests, spec.draft_token_num, 0
+    if mode.is_draft_extend_v2() and spec.num_front_tokens == 0:
+        return requests, spec.num_tokens_per_req, spec.num_tokens_per_req
+    return NO_CHAINS
+
+
+def rows_of(forward_batch: Any, requests: int, width: int, counted: int) -> dict[str, Any]:
     """What differs in the view: row r * width + i is request r with i + 1 tokens of its chain.
 
     `seq_lens` counts the row's token, as decoding does.  New tensors: those of the batch belong to the
-    graph runner, which pads and reuses them.
+    graph runner, which pads and reuses them, and may have room for more requests than there are.
     """
-    requests = forward_batch.batch_size
     host, total = forward_batch.seq_lens_cpu, forward_batch.seq_lens_sum
+    places = range(1 - counted, width + 1 - counted)
     return {
         "batch_size": requests * width,
-        "seq_lens": _one_apart(forward_batch.seq_lens, width),
-        "seq_lens_cpu": None if host is None else _one_apart(host, width),
-        "seq_lens_sum": None if total is None else total * width + requests * width * (width + 1) // 2,
-        "req_pool_indices": forward_batch.req_pool_indices.repeat_interleave(width),
+        "seq_lens": _one_apart(forward_batch.seq_lens[:requests], places),
+        "seq_lens_cpu": None if host is None else _one_apart(host[:requests], places),
+        "seq_lens_sum": None if total is None else total * width + requests * sum(places),
+        "req_pool_indices": forward_batch.req_pool_indices[:requests].repeat_interleave(width),
     }
 
 
@@ -217,8 +251,16 @@ def _path(backend: Any) -> str:
     return f"{type(backend).__module__}.{type(backend).__qualname__}"
 
 
-def _one_apart(lengths: Any, width: int) -> Any:
+def _width(backend: Any) -> int:
+    return int(getattr(backend, "num_draft_tokens", None) or 0)
+
+
+def _one_apart(lengths: Any, places: range) -> Any:
     import torch
 
-    places = torch.arange(1, width + 1, dtype=lengths.dtype, device=lengths.device)
-    return (lengths.unsqueeze(1) + places).reshape(-1)
+    rows = lengths.unsqueeze(1) + torch.arange(
+        places.start, places.stop, dtype=lengths.dtype, device=lengths.device
+    )
+    if places.start < 1:  # what pads a batch is shorter than a chain: such rows read one scratch token
+        rows = rows.clamp(min=1)
+    return rows.reshape(-1)

@@ -32,6 +32,7 @@ DRAFT_EXTEND_FOR_PREFILL = _EAGLE_V2 + "EagleDraftWorker._draft_extend_for_prefi
 _RUNNER = _SRT + "model_executor.model_runner.ModelRunner."
 GET_ATTENTION_BACKEND = _RUNNER + "_get_attention_backend"
 INIT_ATTENTION_BACKENDS = _RUNNER + "init_attention_backends"
+CREATE_DRAFT_EXTEND_BACKEND = _SRT + "speculative.draft_utils.DraftBackendFactory.create_draft_extend_backend"
 EAGLE_SAMPLE = _SRT + "speculative.eagle_utils.eagle_sample"
 STASH = _SRT + "managers.overlap_utils.FutureMap.stash"
 RESOLVE_SEQ_LENS = _SRT + "managers.overlap_utils.FutureMap.resolve_seq_lens_cpu"
@@ -135,7 +136,13 @@ CHAIN_VERIFY_TARGETS = (
     Target(GET_ATTENTION_BACKEND, ("self", "init_new_workspace")),
     Target(INIT_ATTENTION_BACKENDS, ("self",)),
     Target(_SRT + "layers.attention.base_attn_backend.AttentionBackend", attributes=_VIEWED),
+    Target(CREATE_DRAFT_EXTEND_BACKEND, ("self",)),
+    Target(_SRT + "speculative.draft_utils.DraftBackendFactory", attributes=("draft_model_runner",)),
     Target(_SRT + "speculative.eagle_info.EagleVerifyInput", attributes=("draft_token_num", "topk")),
+    Target(
+        _SRT + "speculative.eagle_info.EagleDraftExtendInput",
+        attributes=("num_tokens_per_req", "num_front_tokens"),
+    ),
 )
 
 HTTP_TARGETS = (

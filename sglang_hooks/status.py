@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -31,10 +31,12 @@ class ChainVerifyStatus:
     in_force: bool = False
     backend: str | None = None
     reason: str | None = "not installed: the target verifies SGLang's own way"
+    draft_extend: bool = False
+    """Whether the draft model's extend behind a verify runs as decoding, too."""
 
     def to_json(self) -> dict[str, Any]:
         """The form in `GET /speculation`."""
-        return {"in_force": self.in_force, "backend": self.backend, "reason": self.reason}
+        return asdict(self)
 
 
 CHAIN_VERIFY = ChainVerifyStatus()

@@ -1,7 +1,7 @@
-"""A test's own SGLang plugin: every scheduler process writes down how its target answers verifies.
+"""A test's own SGLang plugin: every scheduler process writes down how its models answer chains of tokens.
 
-`attention` in `STEP_LOG_FOLDER`: one line per attention call of the target's first layer, its batch's
-forward mode and its rows of queries.
+`attention` in `STEP_LOG_FOLDER`: one line per attention call of a first layer (the target's and the draft's)
+that is no prefill, its batch's forward mode and its rows of queries.
 """
 
 import json
@@ -9,10 +9,11 @@ import os
 from pathlib import Path
 
 FILE = []
+MODES = {"DECODE", "TARGET_VERIFY", "DRAFT_EXTEND_V2"}
 
 
 def log_call(_backend, q, _k, _v, layer, forward_batch, *_args, **_kwargs):
-    if layer.layer_id == 0 and forward_batch.forward_mode.name in {"DECODE", "TARGET_VERIFY"}:
+    if layer.layer_id == 0 and forward_batch.forward_mode.name in MODES:
         if not FILE:
             FILE.append((Path(os.environ["STEP_LOG_FOLDER"]) / "attention").open("w", buffering=1))
         FILE[0].write(

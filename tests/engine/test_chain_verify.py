@@ -53,7 +53,7 @@ def test_drafts_are_accepted_to_the_last_and_tokens_are_those_of_plain_decoding(
     finally:
         server.stop()
     calls = attention_log.read(tmp_path)
-    assert {mode for mode, *_ in calls} == {"DECODE"}, "no verify went to the prefill kernel"
+    assert {mode for mode, *_ in calls} == {"DECODE"}, "neither verify nor extend went to the prefill kernel"
     assert all(queries == rows for _, queries, rows in calls)
     assert {queries for _, queries, _ in calls} >= {1, 2, 4, 6 * 4}, "one request alone, and six together"
 
@@ -61,7 +61,9 @@ def test_drafts_are_accepted_to_the_last_and_tokens_are_those_of_plain_decoding(
 async def every_plan_answers_alike(server, oracle):
     async with httpx.AsyncClient(base_url=server.url, timeout=300) as client:
         state = await state_of(client)
-        assert state["chain_verify"] == {"in_force": True, "backend": "IntelAMXAttnBackend", "reason": None}
+        assert state["chain_verify"] == {
+            "in_force": True, "backend": "IntelAMXAttnBackend", "reason": None, "draft_extend": True,
+        }  # fmt: skip
         assert state["plain_decode"]["in_force"] is True
         await apply(client, (1, 0, "warm"))
         known = [await tokens_of(client, p, LENGTH + BEYOND) for p in prompts()]

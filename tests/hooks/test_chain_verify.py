@@ -18,11 +18,13 @@ from tests.hooks.test_plain_decode_attention import (
     FLASHINFER,
     TRITON,
     VERIFY,
+    Mode,
     backend_of,
     host,  # noqa: F401  # a fixture
     runner,
 )
 
+DRAFT_EXTEND = Mode("DRAFT_EXTEND_V2")
 RELEASE = {TRITON: "0.5.17", AMX: "0.5.23"}
 
 
@@ -39,6 +41,9 @@ class Tensor(np.ndarray):
 
     def new_zeros(self, length):
         return tensor([0] * length)
+
+    def clamp(self, **limits):
+        return np.maximum(self, limits["min"])
 
 
 def tensor(values):
@@ -77,6 +82,12 @@ def batch(mode=VERIFY, width=3, topk=1, **changes):
     return types.SimpleNamespace(**found)
 
 
+def draft_extend(width=3, front=0, **changes):
+    """The draft model takes in `width` tokens of each of two requests."""
+    spec = types.SimpleNamespace(num_tokens_per_req=width, num_front_tokens=front)
+    return batch(DRAFT_EXTEND, spec_info=spec, **changes)
+
+
 @pytest.fixture
 def status():
     return ChainVerifyStatus()
@@ -104,12 +115,19 @@ def test_turned_off_or_not_known_nothing_is_hooked(monkeypatch, status):
     assert not registered
     assert status.to_json() == {
         "in_force": False, "backend": None, "reason": "turned off by SPECGOV_CHAIN_VERIFY=0",
+        "draft_extend": False,
     }  # fmt: skip
     monkeypatch.delenv(chain_verify.ENV)
     monkeypatch.setattr(compat, "sglang_version", lambda: "0.5.22")
     install(registered.__setitem__, status, Guard())
     assert (registered, status.reason) == ({}, "not known on SGLang 0.5.22")
     monkeypatch.setattr(compat, "sglang_version", lambda: "0.5.23")
+    install(registered.__setitem__, status, Guard())
+    assert set(registered) == {
+        compat.GET_ATTENTION_BACKEND, compat.INIT_ATTENTION_BACKENDS, compat.CREATE_DRAFT_EXTEND_BACKEND,
+    }  # fmt: skip
+    registered.clear()
+    monkeypatch.setenv(chain_verify.EXTEND_ENV, "0")
     install(registered.__setitem__, status, Guard())
     assert set(registered) == {compat.GET_ATTENTION_BACKEND, compat.INIT_ATTENTION_BACKENDS}
 
@@ -118,12 +136,44 @@ def test_the_backends_of_built_depths_and_of_the_first_one_are_adapted(hooks, st
     """And stay instances of their own class, with a row of room for every token of the pool's requests."""
     on = target()
     built = hooks.around_get_attention_backend(lambda _runner: triton(requests=4), on)
-    assert type(built).__name__ == "ChainVerifyTritonAttnBackend"
+    assert type(built).__name__ == "ChainTritonAttnBackend"
     assert built.kv_indptr.shape == (21,)
     on.attn_backend = triton()
     hooks.around_init_attention_backends(lambda _runner: None, on)
-    assert type(on.attn_backend).__name__ == "ChainVerifyTritonAttnBackend"
-    assert status.to_json() == {"in_force": True, "backend": "TritonAttnBackend", "reason": None}
+    assert type(on.attn_backend).__name__ == "ChainTritonAttnBackend"
+    assert status.to_json() == {
+        "in_force": True, "backend": "TritonAttnBackend", "reason": None, "draft_extend": False,
+    }  # fmt: skip
+
+
+def test_the_draft_models_backend_of_a_depth_is_adapted_too(hooks, status):
+    """And says nothing of the target's."""
+    factory = types.SimpleNamespace(draft_model_runner=target(draft=True))
+    built = hooks.around_create_draft_extend_backend(lambda _factory: triton(requests=4), factory)
+    assert type(built).__name__ == "ChainTritonAttnBackend"
+    assert built.kv_indptr.shape == (21,)
+    assert (status.draft_extend, status.in_force, status.backend) == (True, False, None)
+
+
+@pytest.mark.parametrize(
+    ("backend", "on"),
+    [
+        (triton(width=1), target(draft=True)),
+        (triton(), target(draft=True, arch="MLA")),
+        (triton(), target(draft=True, topk=2)),
+        (backend_of(FLASHINFER, num_draft_tokens=5), target(draft=True)),
+        (None, target(draft=True)),
+        (triton(), None),
+    ],
+    ids=["depth 0", "MLA", "trees", "another backend", "no backend", "a draft worker of another shape"],
+)
+def test_what_extends_no_chain_that_is_known_keeps_sglangs_own_way(hooks, status, backend, on):
+    """With `SPECGOV_CHAIN_VERIFY=1` as well; nothing keeps a server from starting."""
+    hooks._everywhere = True
+    own = type(backend)
+    factory = types.SimpleNamespace(draft_model_runner=on)
+    assert type(hooks.around_create_draft_extend_backend(lambda _factory: backend, factory)) is own
+    assert status == ChainVerifyStatus()
 
 
 def test_depth_0_is_adapted_as_ever_beside_it(adapted):
@@ -184,7 +234,7 @@ def test_what_was_not_measured_on_a_server_has_to_be_asked_for(backend, on, reas
     assert (said is None) if reason is None else (reason in said and "SPECGOV_CHAIN_VERIFY=1" in said)
 
 
-@pytest.mark.parametrize(("everywhere", "name"), [(True, "ChainVerify"), (False, "")])
+@pytest.mark.parametrize(("everywhere", "name"), [(True, "Chain"), (False, "")])
 def test_asked_for_it_is_on_wherever_it_is_known_how(status, monkeypatch, everywhere, name):
     monkeypatch.setattr(compat, "sglang_version", lambda: "0.5.17")
     hooks = ChainVerifyHooks(status, Guard(), everywhere=everywhere)
@@ -227,6 +277,36 @@ def test_a_chain_of_three_is_three_rows_one_token_apart(adapted, how, call):
     assert (verify.forward_mode, verify.batch_size, verify.seq_lens.tolist()) == (VERIFY, 2, [7, 130])
 
 
+@pytest.mark.parametrize(
+    ("how", "call"),
+    [
+        ("eager", lambda b, fb: b.init_forward_metadata(fb)),
+        ("capture", lambda b, fb: b.init_forward_metadata_out_graph(fb, in_capture=True)),
+        ("replay", lambda b, fb: b.init_forward_metadata_out_graph(fb)),
+    ],
+)
+def test_a_draft_extends_lengths_count_its_chains_already(adapted, how, call):
+    """Its runner hands over buffers with room for more requests, and pads with requests of one token."""
+    lengths = [10, 133, 1, 999]
+    extend = draft_extend(
+        batch_size=3, seq_lens=tensor(lengths), seq_lens_cpu=tensor(lengths), seq_lens_sum=144,
+        req_pool_indices=tensor([4, 9, 0, 77]),
+    )  # fmt: skip
+    call(adapted, extend)
+    [(seen_how, view)] = adapted.shown
+    assert (seen_how, view.forward_mode, view.spec_info, view.batch_size) == (how, DECODE, None, 9)
+    assert view.seq_lens.tolist() == [8, 9, 10, 131, 132, 133, 1, 1, 1]
+    assert view.seq_lens_cpu.tolist() == [8, 9, 10, 131, 132, 133, 1, 1, 1]
+    assert view.req_pool_indices.tolist() == [4, 4, 4, 9, 9, 9, 0, 0, 0]
+    assert (extend.forward_mode, extend.batch_size) == (DRAFT_EXTEND, 3)
+
+
+def test_an_eager_draft_extend_reserves_as_much_as_its_rows_read(adapted):
+    adapted.init_forward_metadata(draft_extend(seq_lens=tensor([10, 133]), seq_lens_sum=143))
+    [(_how, view)] = adapted.shown
+    assert view.seq_lens_sum == view.seq_lens.sum() == 423
+
+
 def test_layers_see_the_rows_of_their_metadata_and_the_batch_as_it_is_now(adapted):
     """The graph runner sets the slots to write after the metadata were made."""
     verify = batch()
@@ -249,6 +329,26 @@ def test_lengths_that_the_host_does_not_have_stay_absent(adapted):
     assert view.seq_lens.tolist() == [8, 9, 10, 131, 132, 133]
 
 
+def test_layers_may_be_shown_a_copy_of_the_batch(adapted):
+    """SGLang's eager runner copies it after its metadata were made."""
+    adapted.init_forward_metadata(draft_extend())
+    adapted.forward(forward_batch=draft_extend(out_cache_loc="slots of the copy"))
+    (_, planned), (_, seen) = adapted.shown
+    assert (seen.forward_mode, seen.out_cache_loc) == (DECODE, "slots of the copy")
+    assert seen.seq_lens is planned.seq_lens
+
+
+def test_chains_that_were_padded_since_they_were_planned_are_planned_again_by_sglang(adapted):
+    """Metadata of rows must not meet a batch of another shape: the kernel would read past them."""
+    adapted.init_forward_metadata(draft_extend())
+    padded = draft_extend(batch_size=4)
+    adapted.forward(forward_batch=padded)
+    adapted.forward(forward_batch=padded)
+    assert [(how, view is padded) for how, view in adapted.shown] == [
+        ("eager", False), ("eager", True), ("layer", True), ("layer", True),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -257,8 +357,20 @@ def test_lengths_that_the_host_does_not_have_stay_absent(adapted):
         batch(width=1),
         batch(width=6),
         batch(topk=2),
+        draft_extend(width=6),
+        draft_extend(front=1),
+        draft_extend(width=-1),
     ],
-    ids=["prefill", "decode", "one token", "more than there is room for", "a tree"],
+    ids=[
+        "prefill",
+        "decode",
+        "one token",
+        "more than there is room for",
+        "a tree",
+        "a longer extend",
+        "a widened extend",
+        "an extend of unknown width",
+    ],
 )
 def test_any_other_batch_goes_sglangs_own_way(adapted, other):
     """Also when the batch before it was a chain."""

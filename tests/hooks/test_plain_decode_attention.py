@@ -18,6 +18,9 @@ class Mode:
     def is_target_verify(self):
         return self.name == "TARGET_VERIFY"
 
+    def is_draft_extend_v2(self):
+        return self.name == "DRAFT_EXTEND_V2"
+
 
 DECODE, VERIFY, EXTEND = Mode("DECODE"), Mode("TARGET_VERIFY"), Mode("EXTEND")
 

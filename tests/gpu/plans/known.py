@@ -1,7 +1,8 @@
 """Does every request get its tokens, whatever switches?  Real drafts, every output token known.  3 minutes.
 
 SWITCHES=20000 changes of depth at most, for at most SECONDS=90, on models of an 8B model's width whose greedy
-successor is known (`make_models.py`, made here first: 20 s, 1 GB).  Random tables, gears and probes ten
+successor is known (`make_models.py`, made here first: 20 s, 1 GB), with 24 clients; GRAPHS=1,2,4,8: CUDA
+graphs for these batch sizes only, so that larger batches run without (SGLang's log counts them).  Random tables, gears and probes ten
 times a second, leases that end, hand-backs, aborts; every answer is compared token by token.  Then JSON by
 schema, whose strings the draft can guess, while depths and gears switch.
 """
@@ -49,7 +50,9 @@ SCHEMA = json.dumps(
 async def run(kit: Kit) -> None:
     folder = kit.out / "known"
     await make_models(kit, folder)
-    (server,) = await kit.start(setups.known(setups.table("known", DEPTHS), folder))
+    setup = setups.known(setups.table("known", DEPTHS), folder)
+    graphs = tuple(int(n) for n in os.environ["GRAPHS"].split(",")) if "GRAPHS" in os.environ else None
+    (server,) = await kit.start(setup.but(graph_batch_sizes=graphs or setup.graph_batch_sizes))
     kit.record("speculation", server=server.name, body=await server.control.state())
     async with kit.part("known tokens"):
         await tokens(kit, server)

@@ -8,6 +8,7 @@ has it by default, or as that variable says in the plan's own environment.
 
 import asyncio
 import os
+from collections.abc import Mapping
 
 from kit import setups
 from kit.server import Server
@@ -45,7 +46,11 @@ def server_of(arm: str) -> str:
 
 
 async def run(kit: Kit) -> None:
-    servers = await kit.start_what_can(*(SERVERS[name] for name in dict.fromkeys(map(server_of, ARMS))))
+    await traces(kit, await kit.start_what_can(*(SERVERS[n] for n in dict.fromkeys(map(server_of, ARMS)))))
+
+
+async def traces(kit: Kit, servers: Mapping[str, Server]) -> None:
+    """Every arm whose server is there, one after the other, by `server_of`."""
     for arm in ARMS:
         server = servers.get(server_of(arm))
         seconds = sum(s for s, _, _ in TRACE) * SCALE

@@ -1,6 +1,6 @@
 """Is what off says right?  Equal tokens while switching, MLA, the distribution of samples, on small models.
 
-ATTENTION=triton|fa3 (for MLA; the others are on Triton), PARTS=small,mla,letters,likeliest.  About 4 minutes,
+ATTENTION=triton|fa3|flashinfer (MLA: not flashinfer), PARTS=small,mla,letters,likeliest.  About 4 minutes,
 and 2 more where SGLang compiles its kernel for sampled drafts.
 
 `small`: 8 layers; greedy tokens of the plain server, of every gear of off, of speculation, and of
@@ -30,6 +30,7 @@ SMALL = {
     "kv_tokens": 60_000,
     "graph_batch_sizes": (1, 2, 4, 8, 16, 32, 64, 128, 256),
     "env": UNIT,
+    "attention": ATTENTION,
 }
 # acceptance is never simulated there: the token 100 of that is not in such a vocabulary
 LETTERS = SMALL | {"model": "llama8v", "draft": "eagle3v", "acceptance": -1.0}
