@@ -138,10 +138,14 @@ def test_drafts_after_a_warm_spell_are_those_of_a_draft_that_never_paused(engine
     """Draft tokens of every verify that follows, against SGLang's own depth 0, which extends at every step.
 
     The spells are 1, 3, 5 and 7 steps long and the draft-extend takes in 4 at a time, so that something is
-    left over to catch up with after each.
+    left over to catch up with after each.  Likewise where the draft extends its chains by decoding.
     """
     drafts = {}
-    for name, environment in (("ours", {}), ("sglang", {"SPECGOV_PLAIN_DECODE": "0"})):
+    for name, environment in (
+        ("ours", {}),
+        ("by decoding", {"SPECGOV_CHAIN_VERIFY": "1"}),
+        ("sglang", {"SPECGOV_PLAIN_DECODE": "0"}),
+    ):
         folder = tmp_path / name
         folder.mkdir()
         write_entry_point(folder / "plugins", "draft_log", "tests.engine.draft_log:register")
@@ -156,6 +160,7 @@ def test_drafts_after_a_warm_spell_are_those_of_a_draft_that_never_paused(engine
     assert len(drafts["sglang"]) >= 12
     assert len({tuple(rows[0]) for rows in drafts["sglang"]}) >= 10
     assert drafts["ours"] == drafts["sglang"]
+    assert drafts["by decoding"] == drafts["sglang"]
 
 
 async def rise_after_warm_spells(server):

@@ -1,4 +1,4 @@
-"""Off beside a plain server, what the draft's extend by decoding brings, then the trace, on one set of servers.
+"""Off beside a plain server, what the draft's extend by decoding brings, then the trace, on one machine.
 
 For one GPU and half an hour (PLAN_SECONDS=1600): the options of `plain_decode` and `mixed` apply, and
 AFTER=FILE,FILE (start at once, measure when those files are there).  PARTS=gears,extend,trace.
@@ -42,7 +42,7 @@ async def run(kit: Kit) -> None:
     plain, table = servers["plain"], servers["table"]
     if "gears" in PARTS and kit.has_time(TRACE_S + 150, "gears"):
         await kit.acceptance(table, -1.0)
-        await plain_decode.speed(kit, plain, table, [], plain_decode.LEVELS, temperature=0.0)
+        await plain_decode.speed(kit, plain, table, [], plain_decode.LEVELS, 0.0, spare_s=TRACE_S + 70)
     if {"decoded", "extended"} <= set(servers):
         if kit.has_time(TRACE_S + 70, "extend"):
             targets = [t for name in ("extended", "decoded") for t in Target.of(servers[name], *EXTEND_ARMS)]

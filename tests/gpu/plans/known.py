@@ -2,9 +2,9 @@
 
 SWITCHES=20000 changes of depth at most, for at most SECONDS=90, on models of an 8B model's width whose greedy
 successor is known (`make_models.py`, made here first: 20 s, 1 GB), with 24 clients; GRAPHS=1,2,4,8: CUDA
-graphs for these batch sizes only, so that larger batches run without (SGLang's log counts them).  Random tables, gears and probes ten
-times a second, leases that end, hand-backs, aborts; every answer is compared token by token.  Then JSON by
-schema, whose strings the draft can guess, while depths and gears switch.
+graphs for these batch sizes only, so that larger batches run without (SGLang's log says which do).  Random
+tables, gears and probes ten times a second, leases that end, hand-backs, aborts; every answer is compared
+token by token.  Then JSON by schema, whose strings the draft can guess, while depths and gears switch.
 """
 
 import asyncio

@@ -63,14 +63,17 @@ async def run(kit: Kit) -> None:
             kit.say(server.name, state.get("plain_decode"), "hook errors", errors)
 
 
-async def speed(kit, plain, ours, own, levels, temperature) -> None:
-    """Batches of every arm, alternated: A B C D, D C B A, ...; SGLang's own depth 0 in the last round."""
+async def speed(kit, plain, ours, own, levels, temperature, spare_s=0.0) -> None:
+    """Batches of every arm, alternated: A B C D, D C B A, ...; SGLang's own depth 0 in the last round.
+
+    It leaves `spare_s` for what comes after.
+    """
     for number in range(ROUNDS if temperature == 0 else 1):
         targets = [*Target.of(plain), *Target.of(ours, *GEARS)]
         if own and number == ROUNDS - 1:
             targets += Target.of(own[0], "off-warm")
         for concurrency in levels:
-            if not kit.has_time(15, f"round {number}, C={concurrency}"):
+            if not kit.has_time(15 + spare_s, f"round {number}, C={concurrency}"):
                 return
             for target in targets[:: -1 if number % 2 else 1]:
                 async with kit.part(f"{target.label} C={concurrency} round {number}"):
