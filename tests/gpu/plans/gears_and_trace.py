@@ -1,10 +1,10 @@
 """Off beside a plain server, what the draft's extend by decoding brings, then the trace, on one machine.
 
 For one GPU and half an hour (PLAN_SECONDS=1600): the options of `plain_decode` and `mixed` apply, and
-AFTER=FILE,FILE (start at once, measure when those files are there).  PARTS=gears,extend,trace.
+AFTER=FILE,FILE (start at once, measure when those files are there).  PARTS=extend,gears,trace.
 
-`gears`: whole batches of every gear and of the plain server.  `extend`: two servers of 8 layers, one with
-SPECGOV_CHAIN_EXTEND=0, whose draft is as wide as that of the 8B shape; EXTEND_LEVELS=64,256, and two rounds.
+`extend`: two servers of 8 layers, one with SPECGOV_CHAIN_EXTEND=0, whose draft is as wide as that of the 8B
+shape; EXTEND_LEVELS=64,256, and two rounds.  `gears`: whole batches of every gear and of the plain server.
 `trace`: ARMS of `mixed`, which come last and have their time kept for them.
 """
 
@@ -16,7 +16,7 @@ import plain_decode
 from kit import setups
 from kit.session import Kit, Target
 
-PARTS = os.environ.get("PARTS", "gears,extend,trace").split(",")
+PARTS = os.environ.get("PARTS", "extend,gears,trace").split(",")
 AFTER = [Path(name) for name in os.environ.get("AFTER", "").split(",") if name]
 EXTEND_LEVELS = [int(c) for c in os.environ.get("EXTEND_LEVELS", "64,256").split(",")]
 EXTEND_ARMS = ("depth-1", "depth-4", "off-warm")
@@ -40,13 +40,13 @@ async def run(kit: Kit) -> None:
     for path in AFTER:
         await kit.until_there(path, spare_s=TRACE_S)
     plain, table = servers["plain"], servers["table"]
-    if "gears" in PARTS and kit.has_time(TRACE_S + 150, "gears"):
-        await kit.acceptance(table, -1.0)
-        await plain_decode.speed(kit, plain, table, [], plain_decode.LEVELS, 0.0, spare_s=TRACE_S + 70)
     if {"decoded", "extended"} <= set(servers):
         if kit.has_time(TRACE_S + 70, "extend"):
             targets = [t for name in ("extended", "decoded") for t in Target.of(servers[name], *EXTEND_ARMS)]
             await kit.alternate(targets, EXTEND_LEVELS, rounds=2, window_s=1.5)
         await kit.stop(servers["decoded"], servers["extended"])
+    if "gears" in PARTS and kit.has_time(TRACE_S + 60, "gears"):
+        await kit.acceptance(table, -1.0)
+        await plain_decode.speed(kit, plain, table, [], plain_decode.LEVELS, 0.0, spare_s=TRACE_S)
     if "trace" in PARTS:
         await mixed.traces(kit, servers)

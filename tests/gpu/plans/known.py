@@ -5,6 +5,7 @@ successor is known (`make_models.py`, made here first: 20 s, 1 GB), with 24 clie
 graphs for these batch sizes only, so that larger batches run without (SGLang's log says which do).  Random
 tables, gears and probes ten times a second, leases that end, hand-backs, aborts; every answer is compared
 token by token.  Then JSON by schema, whose strings the draft can guess, while depths and gears switch.
+PARTS=tokens,json.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ HERE = Path(__file__).resolve().parent.parent
 MAKER = next(
     p for p in (HERE / "models" / "make_known.py", HERE.parent / "engine" / "make_models.py") if p.exists()
 )
+PARTS = os.environ.get("PARTS", "tokens,json").split(",")
 SWITCHES = int(os.environ.get("SWITCHES", "20000"))
 SECONDS = float(os.environ.get("SECONDS", "90"))
 DEPTHS = (0, 1, 3)
@@ -54,10 +56,12 @@ async def run(kit: Kit) -> None:
     graphs = tuple(int(n) for n in os.environ["GRAPHS"].split(",")) if "GRAPHS" in os.environ else None
     (server,) = await kit.start(setup.but(graph_batch_sizes=graphs or setup.graph_batch_sizes))
     kit.record("speculation", server=server.name, body=await server.control.state())
-    async with kit.part("known tokens"):
-        await tokens(kit, server)
-    async with kit.part("json"):
-        await constrained(kit, server)
+    if "tokens" in PARTS:
+        async with kit.part("known tokens"):
+            await tokens(kit, server)
+    if "json" in PARTS:
+        async with kit.part("json"):
+            await constrained(kit, server)
     state = await server.control.state() or {}
     kit.record(
         "after", server=server.name, plain_decode=state.get("plain_decode"), telemetry=state.get("telemetry")
