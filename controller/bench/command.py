@@ -21,6 +21,7 @@ from controller.bench import courses, report
 from controller.bench.arms import AS_IS, BenchArm, arm_of, parse_arm
 from controller.bench.campaign import Campaign, Timing
 from controller.bench.client import Client, Dialect
+from controller.bench.connections import LoadTransport
 from controller.bench.engine import EngineControl, EngineRefusedError, LeaseHeldError, holder_of
 from controller.bench.govern import Governor
 from controller.bench.interruption import until_told
@@ -258,14 +259,11 @@ def _course(
 
 
 async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitStack) -> ServerUnderTest:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     timeout = httpx.Timeout(REQUEST_TIMEOUT_S, connect=5.0)
 
     def http(key_file: Path | None) -> httpx.AsyncClient:
         headers = _authorization(key_file)
-        return httpx.AsyncClient(
-            base_url=url, timeout=timeout, limits=limits, headers=headers, trust_env=False
-        )
+        return httpx.AsyncClient(base_url=url, timeout=timeout, headers=headers, transport=LoadTransport())
 
     load = await stack.enter_async_context(http(request.api_key_file))
     control = await stack.enter_async_context(http(request.admin_api_key_file or request.api_key_file))

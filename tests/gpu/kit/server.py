@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 
 from controller.bench.client import Client
+from controller.bench.connections import LoadTransport
 from controller.bench.engine import EngineControl, holder_of
 from controller.bench.load import ClosedLoop
 from controller.bench.prompts import PromptSource
@@ -43,9 +44,8 @@ class Server:
         self.name = setup.name
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self.http = httpx.AsyncClient(
-            base_url=self.url, timeout=httpx.Timeout(300, connect=5), limits=limits, trust_env=False
+            base_url=self.url, timeout=httpx.Timeout(300, connect=5), transport=LoadTransport()
         )
         self.control = EngineControl(self.http, clock, holder_of(secrets.token_hex(4)))
         self._clock = clock

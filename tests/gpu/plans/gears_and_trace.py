@@ -20,12 +20,16 @@ PARTS = os.environ.get("PARTS", "extend,gears,trace").split(",")
 AFTER = [Path(name) for name in os.environ.get("AFTER", "").split(",") if name]
 EXTEND_LEVELS = [int(c) for c in os.environ.get("EXTEND_LEVELS", "64,256").split(",")]
 EXTEND_ARMS = ("depth-1", "depth-4", "off-warm")
-TRACE_S = len(mixed.ARMS) * (10 + mixed.SCALE * sum(seconds for seconds, _, _ in mixed.TRACE))
+TRACE_S = (
+    ("trace" in PARTS) * len(mixed.ARMS) * (10 + mixed.SCALE * sum(seconds for seconds, _, _ in mixed.TRACE))
+)
 SMALL = {"model": "llama8l", "kv_tokens": 130_000, **mixed.K}
 
 
 async def run(kit: Kit) -> None:
-    wanted = [mixed.SERVERS[name].but(env=plain_decode.UNIT) for name in ("plain", "table")]
+    wanted = []
+    if {"gears", "trace"} & set(PARTS):
+        wanted += [mixed.SERVERS[name].but(env=plain_decode.UNIT) for name in ("plain", "table")]
     if "extend" in PARTS:
         wanted += [
             setups.table("decoded", **SMALL),
@@ -39,14 +43,15 @@ async def run(kit: Kit) -> None:
             kit.say(name, state.get("plain_decode"), state.get("chain_verify"))
     for path in AFTER:
         await kit.until_there(path, spare_s=TRACE_S)
-    plain, table = servers["plain"], servers["table"]
     if {"decoded", "extended"} <= set(servers):
         if kit.has_time(TRACE_S + 70, "extend"):
             targets = [t for name in ("extended", "decoded") for t in Target.of(servers[name], *EXTEND_ARMS)]
             await kit.alternate(targets, EXTEND_LEVELS, rounds=2, window_s=1.5)
         await kit.stop(servers["decoded"], servers["extended"])
-    if "gears" in PARTS and kit.has_time(TRACE_S + 60, "gears"):
-        await kit.acceptance(table, -1.0)
-        await plain_decode.speed(kit, plain, table, [], plain_decode.LEVELS, 0.0, spare_s=TRACE_S)
+    if "gears" in PARTS and {"plain", "table"} <= set(servers) and kit.has_time(TRACE_S + 60, "gears"):
+        await kit.acceptance(servers["table"], -1.0)
+        await plain_decode.speed(
+            kit, servers["plain"], servers["table"], [], plain_decode.LEVELS, 0.0, spare_s=TRACE_S
+        )
     if "trace" in PARTS:
         await mixed.traces(kit, servers)
