@@ -54,6 +54,30 @@ def test_a_cold_window_has_no_partner_and_stands_against_the_mean():
     assert (row["arm"], row["pairs"], row["share"], row["half_width"]) == ("governed cold", 0, 0.5, None)
 
 
+def test_a_cold_window_stands_against_arms_whose_load_arrived_as_well():
+    """The arrival of a load costs every arm its prefills; only what is learned on top is the policy's."""
+    windows = [window("plain", 100), window("plain", 50, None, arriving=True)]
+    windows += [window("table/depth-2", 45, None, arriving=True)]
+    windows += [
+        window("governed", 45, None, temperature="cold", depth_steps={"2": 9}),
+        window("governed", 99, 0, temperature="warm"),
+    ]
+    cold, warm = goal(windows)
+    assert (cold["best_other"], cold["share"], cold["choice"]) == ("plain arriving", 0.9, 0.9)
+    assert (warm["best_other"], warm["share"]) == ("plain", 0.99)
+
+
+def test_a_window_that_its_clients_did_not_fill_counts_for_nobody():
+    """Of C=8 the server had 6 requests: then the clients were measured.  Cold, the load still arrives."""
+    windows = [window("plain", 50, mean_batch_size=8.0), window("plain", 100, 1, mean_batch_size=6.0)]
+    windows += [window("governed", 50, 0, temperature="warm"), window("governed", 5, 1, temperature="warm")]
+    windows[-1]["mean_batch_size"] = 7.0
+    windows += [window("governed", 25, None, temperature="cold", mean_batch_size=5.0)]
+    warm, cold = goal(windows)
+    assert (warm["best_tok_s"], warm["share"], warm["pairs"]) == (50.0, 1.0, 1)
+    assert cold["share"] == 0.5
+
+
 def test_a_switch_is_counted_at_the_last_rank_that_took_it(tmp_path):
     """Put at 1.0: rank 0 launches at the new depth at 1.010, rank 1 at 1.012."""
     write_log(tmp_path, 0, [[0.9, 8, 4], [1.01, 8, 0], [1.02, 8, 0]])

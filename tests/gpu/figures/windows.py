@@ -9,8 +9,11 @@ from statistics import fmean
 from controller.bench.statistics import estimate, quantile, ratio
 from figures.steplog import StepLog, rounded
 
-GROUP = ("label", "C", "acceptance", "temperature", "phase", "settling", "burst")
+GROUP = ("label", "C", "acceptance", "temperature", "arriving", "phase", "settling", "burst")
 MOSTLY = 0.9
+ARRIVING = " arriving"
+KEPT_UP = 0.9
+"""Share of its clients' requests that the server must have had, or the window measured the clients."""
 
 
 def clients(requests: list[dict], from_s: float, to_s: float) -> dict:
@@ -112,8 +115,10 @@ def goal(windows: list[dict]) -> list[dict]:
 
     The best is chosen by its mean over all its windows, so that a lucky one does not set the mark.  Windows
     of the same round are paired; those without a partner (cold, settled) stand against the best arm's mean.
+    Cold windows, in which the load arrives, stand against those of other arms in which it did (`arriving`),
+    where there are such.  Windows that the clients did not keep filled count for nobody.
     """
-    mine = [w for w in windows if w.get("tok_s") and not w.get("trace")]
+    mine = [w for w in windows if w.get("tok_s") and not w.get("trace") and _kept_up(w)]
     levels = dict.fromkeys((w["C"], w.get("acceptance")) for w in mine if w["label"] == "governed")
     return [row for c, p in levels for row in _goal_at(mine, c, p)]
 
@@ -125,12 +130,15 @@ def _goal_at(windows: list[dict], c: int, p: float | None) -> list[dict]:
             rounds = arms.setdefault(_arm(w), {})
             rounds.setdefault((w.get("round"), w.get("pass_number")), []).append(w["tok_s"])
     means = {name: {k: fmean(v) for k, v in rounds.items()} for name, rounds in arms.items()}
-    others = {name: fmean(m.values()) for name, m in means.items() if not name.startswith("governed")}
-    if not others:
-        return []
-    best = max(others, key=lambda name: others[name])
+    all_others = {name: fmean(m.values()) for name, m in means.items() if not name.startswith("governed")}
+    arriving = {name: mean for name, mean in all_others.items() if name.endswith(ARRIVING)}
+    steady_others = {name: mean for name, mean in all_others.items() if name not in arriving}
     rows = []
     for name in (n for n in means if n.startswith("governed")):
+        others = (name.endswith(" cold") and arriving) or steady_others
+        if not others:
+            continue
+        best = max(others, key=lambda other, others=others: others[other])
         keys = sorted(means[name].keys() & means[best].keys(), key=str)
         paired = ratio([means[name][k] for k in keys], [means[best][k] for k in keys]) if keys else None
         share = paired.mean if paired else fmean(means[name].values()) / others[best]
@@ -157,7 +165,8 @@ def _where_it_went(
     arm; `same_depth`: the policy's windows over those of that arm in the same rounds.  `None`: no such depth.
     """
     depth = next((d for d, share in shares.items() if share >= MOSTLY), None)
-    arm = None if depth is None else f"table/{'off-cold' if depth == '0' else f'depth-{depth}'}"
+    suffix = ARRIVING if best.endswith(ARRIVING) else ""
+    arm = None if depth is None else f"table/{'off-cold' if depth == '0' else f'depth-{depth}'}{suffix}"
     if arm not in others:
         return {"choice": None, "same_depth": None}
     keys = sorted(means[name].keys() & means[arm].keys(), key=str)
@@ -169,7 +178,16 @@ def _is_at(window: dict, c: int, p: float | None) -> bool:
     return (window["C"], window.get("acceptance")) == (c, p)
 
 
+def _kept_up(window: dict) -> bool:
+    """Whether the server had the load that was asked for; while it arrives it cannot have it yet."""
+    batch = window.get("mean_batch_size")
+    arrives = window.get("arriving") or window.get("temperature") == "cold"
+    return arrives or batch is None or batch >= KEPT_UP * window["C"]
+
+
 def _arm(window: dict) -> str:
+    if window.get("arriving"):
+        return window["label"] + ARRIVING
     temperature = window.get("temperature") if window["label"] == "governed" else None
     return f"governed {temperature}" if temperature else window["label"]
 

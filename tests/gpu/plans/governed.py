@@ -6,11 +6,13 @@ Two servers: `plain`, and `table`, on which the fixed arms and the sidecar take 
 itself, since two servers on one GPU differ by more than what is looked for.  At every level a sidecar that
 knows nothing is started: `cold` is the window in which the load arrives and it learns (the page shows it by
 second), `settled` the one after.  It is then ended; in each round one is started anew with what the last one
-had written down: these windows, alternated with those of the others, are `warm`.
+had written down: these windows, alternated with those of the others, are `warm`.  ARRIVALS=1: the load
+arrives at every fixed arm too, for as long as at `cold`, which is compared with that.
 Starts 2 minutes (70 s when the machine has started such servers before), a level 20 s and 32 s a round.
 """
 
 import os
+from collections.abc import Sequence
 
 from kit import setups
 from kit.server import Server
@@ -23,6 +25,7 @@ WINDOW_S = float(os.environ.get("WINDOW_S", "2"))
 COLD_S = float(os.environ.get("COLD_S", "8"))
 TICK_S = float(os.environ.get("TICK_S", "0.25"))
 P = float(os.environ.get("ACCEPTANCE", str(setups.HIGH)))
+ARRIVALS = os.environ.get("ARRIVALS") == "1"
 COLD_ONLY = os.environ.get("COLD_ONLY") == "1"
 K = {"attention": os.environ.get("ATTENTION", "triton"), "acceptance": P}
 
@@ -56,6 +59,8 @@ async def measure(kit: Kit, plain: Server, table: Server) -> None:
             continue
         async with kit.part(f"governed at C={level}"):
             await learn(kit, table, level)
+            if ARRIVALS and kit.has_time(len(fixed) * (COLD_S + 2), f"arrivals at C={level}"):
+                await arrive(kit, fixed, level)
             notes = {"temperature": "warm", "acceptance": P}
             targets = [*fixed, governed(table, settings_at(level))]
             await kit.alternate(targets, [level], rounds=ROUNDS, window_s=WINDOW_S, **notes)
@@ -71,6 +76,16 @@ async def learn(kit: Kit, table: Server, level: int) -> None:
     await kit.stop_load(table)
     await sidecar.stop()
     await kit.until_free(table)
+
+
+async def arrive(kit: Kit, targets: Sequence[Target], level: int) -> None:
+    """The load arrives at every arm in turn, which holds its depth from the first step on."""
+    for target in targets:
+        if target.arm.fixed is not None:
+            await target.server.control.apply(target.arm.fixed, lease_s=60)
+        await kit.load(target.server, level)
+        await kit.window(target, level, COLD_S, arriving=True, acceptance=P)
+        await kit.stop_load(target.server)
 
 
 def governed(table: Server, settings: dict[str, object] | None = None) -> Target:
