@@ -72,7 +72,7 @@ def measured(folder: Path) -> dict:
     logs: dict[str, list[Step]] = {}
     windows: dict[str, dict[str, list[dict]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
-        if record["kind"] == "window":
+        if record["kind"] == "window" and "round" in record:
             name = record["server"]
             logs.setdefault(name, steps_of(folder, name))
             window = window_of(record, logs[name])
@@ -80,13 +80,19 @@ def measured(folder: Path) -> dict:
                 windows[str(record["C"])][record["label"]].append(window)
     return {
         "servers": {r["server"]: r["setup"] for r in records if r["kind"] == "start"},
-        "in_force": {r["server"]: r["plain_decode"] for r in records if r["kind"] == "after"},
+        "in_force": _plain_decode(records),
         "hook_errors": {r["server"]: r.get("hook_errors") for r in records if r["kind"] == "after"},
         "equal": [
             {"how": r["how"], "same": r["same"], "of": r["of"]} for r in records if r["kind"] == "equal"
         ],
         "windows": windows,
     }
+
+
+def _plain_decode(records: list[dict]) -> dict[str, dict | None]:
+    """What each hooked server said, at its start and, where it was asked again, at the end."""
+    said = {r["server"]: (r["body"] or {}).get("plain_decode") for r in records if r["kind"] == "speculation"}
+    return said | {r["server"]: r["plain_decode"] for r in records if r["kind"] == "after"}
 
 
 def ratios(mine: list[dict], plain: list[dict], key: str) -> list[float]:
@@ -109,7 +115,8 @@ def page(found: dict[str, dict]) -> Iterator[str]:
     for name, run in found.items():
         yield f"### {name}\n"
         for server, status in run["in_force"].items():
-            yield f"- `{server}`: {json.dumps(status)}, hook errors {run['hook_errors'][server]}"
+            errors = run["hook_errors"].get(server, "not asked")
+            yield f"- `{server}`: {json.dumps(status)}, hook errors {errors}"
         for equal in run["equal"]:
             same = f"{equal['same']} of {equal['of']}"
             yield f"- greedy tokens equal to the plain server's, prompts {equal['how']}: {same}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import json
+import re
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from off_table import measured, speed  # noqa: E402 - the path comes first
 from sections import fill, runs, table  # noqa: E402
 
 LEAST_EXPECTED = 5
+DECODE_LINE = re.compile(r"Decode batch.*#running-req: (\d+).*cuda graph: (\w+)")
 
 
 def merged(a: dict[str, int], b: dict[str, int], total_a: int, total_b: int) -> list[tuple[int, int]]:
@@ -105,8 +107,26 @@ def found(folder: Path) -> dict:
         ],
         "in_force": {r["server"]: r["body"]["plain_decode"] for r in records if r["kind"] == "speculation"},
         "windows": measured(folder)["windows"],
-        "known": [r for r in records if r["kind"] == "known"],
+        "known": [r | _graphs(folder, r["server"], records) for r in records if r["kind"] == "known"],
         "failed": [r for r in records if r["kind"] == "failed"],
+    }
+
+
+def _graphs(folder: Path, server: str, records: list[dict]) -> dict[str, object]:
+    """For which batch sizes graphs were captured, and which of the decode steps in its log ran with one.
+
+    SGLang logs every 40th decode step.
+    """
+    (setup,) = [r["setup"] for r in records if r["kind"] == "start" and r["server"] == server]
+    lines = (folder / f"{server}.log").read_text(errors="replace").splitlines()
+    steps = [m for line in lines if (m := DECODE_LINE.search(line))]
+    with_graph = [int(m[1]) for m in steps if m[2] == "True"]
+    without = [int(m[1]) for m in steps if m[2] == "False"]
+    return {
+        "graphs_for": list(setup["graph_batch_sizes"]),
+        "logged_steps_with_graph": len(with_graph),
+        "logged_steps_without_graph": len(without),
+        "requests_without_graph": [min(without), max(without)] if without else None,
     }
 
 
@@ -130,7 +150,7 @@ def page(found: dict[str, dict]) -> Iterator[str]:
             yield from _samples(s)
         for k in run.get("known", []):
             shown = {key: value for key, value in k.items() if key not in ("kind", "at")}
-            yield "- " + ", ".join(f"{key} {value}" for key, value in shown.items())
+            yield "- " + ", ".join(f"{key} {value}" for key, value in shown.items()) + "\n"
         if run["windows"]:
             yield from speed(run["windows"])
         yield from (

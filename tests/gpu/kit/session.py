@@ -198,9 +198,16 @@ class Kit:
     ) -> Sidecar:
         """Start `specgov run` on a server; stop it with `.stop()`.
 
+        Raises `RuntimeError` while somebody else holds the server: the sidecar would only watch.
+
         `fresh` names a state database of its own (it starts knowing nothing); else it goes on with the one of
         the server's last sidecar.  `settings` have a double underscore for the dot: `loop__period_s=0.5`.
         """
+        holder = ((await server.control.state()) or {}).get("holder")
+        if holder is not None:
+            raise RuntimeError(
+                f"{server.name} is held by {holder}: release it before a sidecar is to govern it"
+            )
         name = f"sidecar-{server.name}" + (f"-{fresh}" if fresh else "")
         values: dict[str, object] = {"engine.url": server.url, "policy.name": policy}
         values |= {

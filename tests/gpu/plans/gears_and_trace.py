@@ -14,6 +14,7 @@ from pathlib import Path
 import mixed
 import plain_decode
 from kit import setups
+from kit.server import Server
 from kit.session import Kit, Target
 
 PARTS = os.environ.get("PARTS", "extend,gears,trace").split(",")
@@ -45,13 +46,23 @@ async def run(kit: Kit) -> None:
         await kit.until_there(path, spare_s=TRACE_S)
     if {"decoded", "extended"} <= set(servers):
         if kit.has_time(TRACE_S + 70, "extend"):
-            targets = [t for name in ("extended", "decoded") for t in Target.of(servers[name], *EXTEND_ARMS)]
-            await kit.alternate(targets, EXTEND_LEVELS, rounds=2, window_s=1.5)
+            await extend(kit, servers["extended"], servers["decoded"])
         await kit.stop(servers["decoded"], servers["extended"])
     if "gears" in PARTS and {"plain", "table"} <= set(servers) and kit.has_time(TRACE_S + 60, "gears"):
         await kit.acceptance(servers["table"], -1.0)
         await plain_decode.speed(
             kit, servers["plain"], servers["table"], [], plain_decode.LEVELS, 0.0, spare_s=TRACE_S
         )
+        await plain_decode.after(kit, servers["table"])
     if "trace" in PARTS:
         await mixed.traces(kit, servers)
+
+
+async def extend(kit: Kit, *servers: Server) -> None:
+    """Whole batches, so that no arrival falls into a step; A B, B A."""
+    for number in range(2):
+        for concurrency in EXTEND_LEVELS:
+            targets = [t for arm in EXTEND_ARMS for server in servers for t in Target.of(server, arm)]
+            for target in targets[:: -1 if number % 2 else 1]:
+                async with kit.part(f"{target.label} C={concurrency} round {number}"):
+                    await plain_decode.whole_batch(kit, target, concurrency, number, 0.0)

@@ -53,14 +53,18 @@ async def run(kit: Kit) -> None:
                 await timeline(kit, plain, ours, concurrency)
     if "sampled" in PARTS:
         await speed(kit, plain, ours, [], [32, 128], temperature=1.0)
-    async with kit.part("after"):
-        for server in (ours, *own):
-            state = await server.control.state() or {}
-            errors = [rank.get("hook_errors") for rank in state.get("telemetry", [])]
-            kit.record(
-                "after", server=server.name, plain_decode=state.get("plain_decode"), hook_errors=errors
-            )
-            kit.say(server.name, state.get("plain_decode"), "hook errors", errors)
+    for server in (ours, *own):
+        await after(kit, server)
+
+
+async def after(kit, server) -> None:
+    """What the server says in the end; whoever comes next finds it free."""
+    async with kit.part(f"after {server.name}"):
+        state = await server.control.state() or {}
+        errors = [rank.get("hook_errors") for rank in state.get("telemetry", [])]
+        kit.record("after", server=server.name, plain_decode=state.get("plain_decode"), hook_errors=errors)
+        kit.say(server.name, state.get("plain_decode"), "hook errors", errors)
+        await server.control.release()
 
 
 async def speed(kit, plain, ours, own, levels, temperature, spare_s=0.0) -> None:
