@@ -33,6 +33,7 @@ class Stub:
         self._setup = setup
         self._row = {"depth": max(setup.depths or (0,)), "gear": "on"}
         self._sequence = 0
+        self._holder: str | None = None
         self.calls: list[str] = []
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -59,13 +60,14 @@ class Stub:
                 if row["depth"] not in self._setup.depths:
                     error = {"field": f"schedule[{i}].depth", "message": "must be a built depth"}
                     return httpx.Response(422, json={"error": error})
-            self._sequence = body["sequence"]
+            self._sequence, self._holder = body["sequence"], body["holder"]
             self._row = {"depth": body["schedule"][0]["depth"], "gear": body["schedule"][0].get("gear", "on")}
+        if method == "DELETE":
+            self._holder = None
         cell = {"tokens": 0, "request_steps": 0}
         telemetry = [{**self._row, "decode_steps": 0, "cells": [cell]}]
-        return httpx.Response(
-            200, json={"sequence": self._sequence, "state": "governed", "telemetry": telemetry}
-        )
+        state = {"state": "governed" if self._holder else "native", "holder": self._holder}
+        return httpx.Response(200, json={"sequence": self._sequence, "telemetry": telemetry, **state})
 
 
 class RehearsedServer(Server):

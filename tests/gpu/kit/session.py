@@ -355,6 +355,8 @@ class Kit:
                 await asyncio.sleep(settle_s)
                 await self.window(target, concurrency, window_s, **notes)
         await self.stop_load(server)
+        if server.setup.hook:
+            await server.control.release()  # whoever comes next finds it free
 
     @contextlib.asynccontextmanager
     async def _in_force(self, target: Target) -> AsyncIterator[None]:
