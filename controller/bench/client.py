@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+from uuid import uuid4
 
 import httpx
 
@@ -49,9 +50,13 @@ class Client:
     dialect: Dialect = Dialect.SGLANG
     model: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    new_rid: Callable[[], str] = lambda: f"specgov-bench-{uuid4().hex}"
+    """Makes the id of a request at an SGLang server, by which it is aborted."""
 
     async def send(self, prompt: Prompt, record: RequestRecord) -> None:
         """Run one request to its end into `record`; a failure is recorded, not raised."""
+        record.asked_tokens = prompt.output_tokens
+        record.rid = self.new_rid() if self.dialect is Dialect.SGLANG else None
         try:
             await (self._stream(prompt, record) if record.streamed else self._whole(prompt, record))
         except (httpx.HTTPError, BadAnswerError, ValueError) as problem:
@@ -66,7 +71,7 @@ class Client:
             record.ended_s = self.clock()
 
     async def _whole(self, prompt: Prompt, record: RequestRecord) -> None:
-        answer = await self.http.post(self._path, json=self._body(prompt, stream=False))
+        answer = await self.http.post(self._path, json=self._body(prompt, record))
         if answer.status_code != httpx.codes.OK:
             raise BadAnswerError(f"HTTP {answer.status_code}: {answer.text[:200]}")
         tokens = _TOKENS.search(answer.content)
@@ -75,10 +80,10 @@ class Client:
         record.acceptance_length = _acceptance(answer.content)
 
     async def _stream(self, prompt: Prompt, record: RequestRecord) -> None:
-        async with self.http.stream("POST", self._path, json=self._body(prompt, stream=True)) as answer:
+        async with self.http.stream("POST", self._path, json=self._body(prompt, record)) as answer:
             if answer.status_code != httpx.codes.OK:
                 raise BadAnswerError(f"HTTP {answer.status_code}: {(await answer.aread())[:200]!r}")
-            last = b""
+            last = event = b""
             async for event in _events(answer.aiter_raw()):
                 if event == _DONE:
                     break
@@ -86,6 +91,8 @@ class Client:
                     raise BadAnswerError(event[:200].decode(errors="replace"))
                 self._count(event, record)
                 last = event
+            if event != _DONE:
+                raise BadAnswerError("the stream ended without [DONE]")
             record.acceptance_length = _acceptance(last)
         if self.dialect is Dialect.OPENAI:
             _settle_usage(last, record)
@@ -96,6 +103,7 @@ class Client:
             return  # usage alone: no token came with it
         found = _TOKENS.search(event)
         before = record.output_tokens
+        record.guessed = found is None
         tokens = int(found[1]) if found is not None else before + 1
         if tokens > before:
             record.events.append((self.clock(), tokens))
@@ -104,11 +112,13 @@ class Client:
     def _path(self) -> str:
         return "/generate" if self.dialect is Dialect.SGLANG else "/v1/completions"
 
-    def _body(self, prompt: Prompt, *, stream: bool) -> dict[str, Any]:
+    def _body(self, prompt: Prompt, record: RequestRecord) -> dict[str, Any]:
+        stream = record.streamed
         if self.dialect is Dialect.SGLANG:
             asked = {"input_ids": list(prompt.token_ids)} if prompt.token_ids else {"text": prompt.text}
             sampling = {"temperature": 0.0, "max_new_tokens": prompt.output_tokens, "ignore_eos": True}
-            return {**asked, "sampling_params": {**sampling, **self.sampling}, "stream": stream}
+            params = {**sampling, **self.sampling}
+            return {**asked, "rid": record.rid, "sampling_params": params, "stream": stream}
         body: dict[str, Any] = {
             "model": self.model or "default",
             "prompt": list(prompt.token_ids) if prompt.token_ids else prompt.text,
@@ -152,3 +162,4 @@ def _settle_usage(last: bytes, record: RequestRecord) -> None:
         return
     if [tokens for _, tokens in record.events[:-1]] == list(range(1, counted)):
         record.events = [(at_s, round((i + 1) * true / counted)) for i, (at_s, _) in enumerate(record.events)]
+        record.guessed, record.tokens_per_event = False, true / counted

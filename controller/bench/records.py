@@ -17,11 +17,16 @@ class RequestRecord:
     """One request from sending to its end, filled in while it runs.
 
     `events` are (time, output tokens so far), one per stream event that brought tokens.  A request that
-    is not streamed has a single event, at its end.
+    is not streamed has a single event, at its end.  Where the server says only at the end how many tokens
+    there were, each event counts as one until then (`guessed`).
     """
 
     started_s: float
     streamed: bool
+    asked_tokens: int | None = None
+    """Output tokens that were asked for."""
+    rid: str | None = None
+    """The request's id at an SGLang server."""
     prompt_tokens: int | None = None
     events: list[tuple[float, int]] = field(default_factory=list)
     ended_s: float | None = None
@@ -29,6 +34,10 @@ class RequestRecord:
     cancelled: bool = False
     acceptance_length: float | None = None
     """Tokens per verify step as the server reports it, bonus included; `None` when it does not."""
+    guessed: bool = False
+    """Whether `events` count one token each because the server has not said how many they brought."""
+    tokens_per_event: float | None = None
+    """What the events turned out to bring each, where they had been guessed."""
 
     @property
     def output_tokens(self) -> int:
@@ -61,6 +70,12 @@ class RequestRecord:
         for (before_s, _), (at_s, _) in itertools.pairwise(self.events):
             yield at_s, at_s - before_s
 
+    @property
+    def is_short(self) -> bool:
+        """Whether it ended well with fewer tokens than were asked for."""
+        ended = self.ended_s is not None and self.error is None and not self.cancelled
+        return ended and not self.guessed and self.output_tokens < (self.asked_tokens or 0)
+
     def tokens_between(self, from_s: float, to_s: float) -> int:
         """Output tokens that arrived in the span; a whole answer arrives at its end."""
         return self._tokens_at(to_s) - self._tokens_at(from_s)
@@ -91,6 +106,10 @@ class WindowStats:
     s_per_token_p99: float | None
     acceptance_length: float | None
     """Mean of what the server reported per request that ended inside the window, bonus included."""
+    short: int = 0
+    """Of the finished ones, those with fewer tokens than were asked for: arms did not do the same work."""
+    guessed: bool = False
+    """Whether each stream event was taken for one token, since the server did not say how many it brought."""
 
 
 def window_stats(
@@ -98,8 +117,10 @@ def window_stats(
 ) -> WindowStats:
     """Summarise (`from_s`, `to_s`].
 
-    Requests count towards a latency when they ended inside the window (ITL: when the gap did); tokens
-    count when they arrived inside it, whoever's they are.
+    Requests count towards a latency when they ended inside the window (TTFT: when their first token came,
+    so that the clients' own start, before the window, is in no figure; ITL: when the gap did); tokens count
+    when they arrived inside it, whoever's they are.  Stream events of which the server has not said how many
+    tokens they brought are taken to bring as many as those of the requests that have ended.
 
     `stream_share` is the share of the clients that stream.  Theirs are the tokens whose time is known, so
     where some stream all output is taken in proportion to theirs; where none does (0), whole answers count
@@ -107,20 +128,26 @@ def window_stats(
     """
     if to_s <= from_s:
         raise ValueError(f"to_s must be after from_s ({from_s}), got {to_s}")
+    records = list(records)
     alive = [r for r in records if r.started_s < to_s and (r.ended_s is None or r.ended_s > from_s)]
     ended = [r for r in alive if r.ended_s is not None and r.ended_s <= to_s]
     good = [r for r in ended if r.error is None and not r.cancelled]
-    ttft = [r.ttft_s for r in good if r.ttft_s is not None]
+    begun = [r for r in alive if r.streamed and r.events and from_s < r.events[0][0] <= to_s]
+    ttft = [r.ttft_s for r in begun if r.error is None and r.ttft_s is not None]
     tpot = [r.tpot_s for r in good if r.tpot_s is not None]
     itl = [gap for r in alive for at_s, gap in r.itl_s() if from_s < at_s <= to_s]
     e2e = [r.e2e_s for r in good if r.e2e_s is not None]
     each = [r.e2e_s / r.output_tokens for r in good if r.e2e_s is not None and r.output_tokens]
+    guessed = [r for r in alive if r.guessed and r.events]
+    per_event = _tokens_per_event(records) if guessed else None
     lengths = [r.acceptance_length for r in good if r.acceptance_length is not None]
     return WindowStats(
         window_s=to_s - from_s,
-        output_tok_s=_tokens(alive, from_s, to_s, stream_share) / (to_s - from_s),
+        output_tok_s=_tokens(alive, from_s, to_s, stream_share, per_event or 1.0) / (to_s - from_s),
         finished=len(good),
         errors=sum(r.error is not None for r in ended),
+        short=sum(r.is_short for r in good),
+        guessed=bool(guessed) and per_event is None,
         ttft_p50_s=quantile(ttft, 0.5),
         ttft_p99_s=quantile(ttft, 0.99),
         tpot_p50_s=quantile(tpot, 0.5),
@@ -135,7 +162,16 @@ def window_stats(
     )
 
 
-def _tokens(alive: list[RequestRecord], from_s: float, to_s: float, stream_share: float) -> float:
-    if stream_share <= 0:
-        return sum(r.tokens_between(from_s, to_s) for r in alive)
-    return sum(r.tokens_between(from_s, to_s) for r in alive if r.streamed) / stream_share
+def _tokens(
+    alive: list[RequestRecord], from_s: float, to_s: float, stream_share: float, per_event: float
+) -> float:
+    counted = alive if stream_share <= 0 else [r for r in alive if r.streamed]
+    tokens = sum(r.tokens_between(from_s, to_s) * (per_event if r.guessed else 1.0) for r in counted)
+    return tokens / (stream_share if stream_share > 0 else 1.0)
+
+
+def _tokens_per_event(records: Iterable[RequestRecord]) -> float | None:
+    """Mean over the events of the requests that ended and were settled; `None`: there are none."""
+    settled = [(len(r.events), r.tokens_per_event) for r in records if r.tokens_per_event is not None]
+    events = sum(count for count, _ in settled)
+    return sum(count * each for count, each in settled) / events if events else None

@@ -66,13 +66,20 @@ class ServerUnderTest:
         return None
 
     async def end(self) -> None:
-        """Drop the load; SGLang notices closed connections late, so it is told to abort what it runs."""
-        if self.loop is not None:
-            await self.loop.cancel()
-        with contextlib.suppress(httpx.HTTPError):
-            await self.client.http.post(
-                "/abort_request", json={"rid": "", "abort_all": True}, timeout=_ABORT_WITHIN_S
-            )
+        """Drop the load; SGLang notices closed connections late, so it is told to abort these requests.
+
+        One by one, since others may have requests on the server.
+        """
+        if self.loop is None:
+            return
+        running = [r.rid for r in self.loop.newest() if r.ended_s is None and r.rid is not None]
+        await self.loop.cancel()
+        with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(_ABORT_WITHIN_S):
+                await asyncio.gather(*(self._abort(rid) for rid in running))
+
+    async def _abort(self, rid: str) -> None:
+        await self.client.http.post("/abort_request", json={"rid": rid})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +115,14 @@ class Target:
 
 
 async def until_flowing(loop: ClosedLoop, clock: Callable[[], float], limit_s: float) -> None:
-    """Wait until nearly every client has its first token, or `limit_s`.
+    """Wait until nearly every stream has its first token or has failed; `limit_s` at most.
 
-    Clients that do not stream show nothing before their end, so with none streaming this waits `limit_s`.
+    Clients that do not stream show nothing before their end, so where none does this does not wait.
     """
     start_s = clock()
     while clock() - start_s < limit_s:
-        newest = loop.newest()
-        streams = [record for record in newest if record.streamed]
-        begun = sum(bool(record.events) for record in streams)
-        if streams and begun >= _FLOWING_SHARE * len(streams):
+        streams = [record for record in loop.newest() if record.streamed]
+        begun = sum(bool(record.events or record.error) for record in streams)
+        if loop.newest() and begun >= _FLOWING_SHARE * len(streams):
             return
         await asyncio.sleep(_POLL_S)

@@ -30,6 +30,8 @@ class FakeServer(httpx.AsyncBaseTransport):
         self.depth, self.gear = 0, "cold"
         self.sequence = 0
         self.calls = []
+        self.aborted = []
+        self.rids = []
         self.running = self.generated = 0
         self.cells = defaultdict(
             lambda: dict.fromkeys(("steps", "request_steps", "tokens", "timed_steps", "timed_seconds"), 0)
@@ -38,12 +40,15 @@ class FakeServer(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request):
         body = json.loads(await request.aread() or b"{}")
         path = request.url.path
-        if path != "/generate":
+        if path == "/abort_request":
+            self.aborted.append(body)
+        elif path != "/generate":
             self.calls.append((request.method, path))
         if path == "/speculation":
             return self._speculation(request.method, body)
         if path == "/generate":
             self.generated += 1
+            self.rids.append(body.get("rid"))
             return await self._generate(body)
         return httpx.Response(200, json=[True])
 
@@ -86,10 +91,15 @@ class FakeServer(httpx.AsyncBaseTransport):
     async def _generate(self, body):
         wanted = body["sampling_params"]["max_new_tokens"]
         if body["stream"]:
-            return httpx.Response(200, stream=Stream(self._events(wanted)))
+            return httpx.Response(200, stream=Stream(self._stream(wanted)))
         async for last in self._events(wanted):
             answer = last
         return httpx.Response(200, content=answer.removeprefix(b"data: ").strip())
+
+    async def _stream(self, wanted):
+        async for event in self._events(wanted):
+            yield event
+        yield b"data: [DONE]\n\n"
 
     async def _events(self, wanted):
         self.running += 1

@@ -58,6 +58,7 @@ async def test_openai_usage_in_every_chunk_counts_tokens_not_chunks():
     usage = [{"choices": [{"text": "ab"}], "usage": {"completion_tokens": n}} for n in (3, 5)]
     record = await sent(openai(*usage, b"[DONE]"), dialect=Dialect.OPENAI)
     assert [tokens for _, tokens in record.events] == [3, 5]
+    assert (record.guessed, record.tokens_per_event) == (False, None)
 
 
 async def test_openai_usage_only_at_the_end_is_spread_over_the_chunks():
@@ -67,6 +68,39 @@ async def test_openai_usage_only_at_the_end_is_spread_over_the_chunks():
     record = await sent(openai(*chunks, last, b"[DONE]"), dialect=Dialect.OPENAI)
     assert [tokens for _, tokens in record.events] == [2, 4, 6, 8]
     assert record.prompt_tokens == 7
+    assert (record.guessed, record.tokens_per_event) == (False, 2.0)
+
+
+async def test_without_any_usage_the_tokens_of_a_chunk_stay_a_guess():
+    """One a chunk, and marked as such."""
+    chunks = [{"choices": [{"text": "xyz"}]} for _ in range(4)]
+    record = await sent(openai(*chunks, b"[DONE]"), dialect=Dialect.OPENAI)
+    assert (record.error, record.output_tokens, record.guessed) == (None, 4, True)
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+async def test_a_stream_that_is_cut_off_is_an_error(dialect):
+    """It ends in good order, and is half an answer."""
+    usage = {"choices": [{"text": "ab"}], "usage": {"completion_tokens": 3}}
+    record = await sent(openai(usage), dialect=dialect)
+    assert record.error == "BadAnswerError: the stream ended without [DONE]"
+
+
+@pytest.mark.parametrize(("tokens", "short"), [(6, False), (5, True)])
+async def test_an_answer_of_fewer_tokens_than_were_asked_for_is_short(tokens, short):
+    """Six were asked for."""
+    usage = {"choices": [{"text": "ab"}], "usage": {"completion_tokens": tokens}}
+    record = await sent(openai(usage, b"[DONE]"), dialect=Dialect.OPENAI)
+    assert (record.error, record.asked_tokens, record.is_short) == (None, 6, short)
+
+
+async def test_every_request_to_sglang_has_an_id_of_its_own():
+    """By which it can be aborted without touching the requests of others; OpenAI's API has none."""
+    server = FakeServer()
+    records = [await sent(server) for _ in range(3)]
+    assert server.rids == [record.rid for record in records]
+    assert len({rid.removeprefix("specgov-bench-") for rid in server.rids}) == 3
+    assert (await sent(openai(b"[DONE]"), dialect=Dialect.OPENAI)).rid is None
 
 
 @pytest.mark.parametrize("streamed", [True, False])

@@ -44,6 +44,41 @@ def test_where_one_client_in_four_streams_all_output_is_in_proportion():
     assert window_stats([streamed, whole], 1.0, 3.0, stream_share=0.25).output_tok_s == 16
 
 
+def test_events_that_nobody_has_counted_yet_bring_what_those_of_ended_requests_did():
+    """A server that says only at the end how many tokens there were: 4 an event, 2 events a second."""
+    ended = stream(0.0, [(1.0, 4), (1.5, 8), (2.0, 12)])
+    ended.tokens_per_event = 4.0
+    running = stream(2.0, [(3.0, 1), (3.5, 2), (4.0, 3)], ended=False)
+    running.guessed = True
+    found = window_stats([ended, running], 3.0, 4.0)
+    assert (found.output_tok_s, found.guessed) == (8.0, False)
+
+
+def test_a_window_says_that_its_tokens_are_a_guess():
+    """When no request has ever said how many tokens its events brought, one each is all that is known."""
+    running = stream(2.0, [(3.0, 1), (3.5, 2), (4.0, 3)], ended=False)
+    running.guessed = True
+    found = window_stats([running], 3.0, 4.0)
+    assert (found.output_tok_s, found.guessed) == (2.0, True)
+
+
+def test_the_first_token_counts_in_the_window_in_which_it_came():
+    """Clients that all start at once wait for each other before the window; whether they end in it or not."""
+    burst = stream(0.0, [(0.9, 1), (2.0, 9)])
+    later = stream(1.5, [(1.6, 1), (9.0, 9)], ended=False)
+    found = window_stats([burst, later], 1.0, 3.0)
+    assert found.ttft_p50_s == pytest.approx(0.1)
+    assert found.finished == 1
+
+
+def test_short_answers_are_counted():
+    """Arms whose answers are cut short do not do the same work."""
+    good, short = stream(0.0, [(1.0, 1), (2.0, 8)]), stream(0.0, [(1.0, 1), (2.0, 7)])
+    good.asked_tokens = short.asked_tokens = 8
+    found = window_stats([good, short], 0.0, 3.0)
+    assert (found.finished, found.short) == (2, 1)
+
+
 def test_errors_are_counted_and_kept_out_of_latencies():
     """One good request, one failed, one cancelled."""
     good = stream(0.0, [(1.0, 1), (2.0, 2)])
