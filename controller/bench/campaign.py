@@ -20,10 +20,12 @@ from typing import Any
 from controller.bench.arms import BenchArm
 from controller.bench.cells import CellCount, difference
 from controller.bench.engine import EngineRefusedError, arms_in_use
+from controller.bench.failed import ErrorCount, errors_between
+from controller.bench.flowing import SlowStart, until_flowing
 from controller.bench.load import ClosedLoop, LoopLag
 from controller.bench.prompts import PromptSource
 from controller.bench.records import RequestRecord, WindowStats, window_stats
-from controller.bench.target import ServerUnderTest, Target, until_flowing
+from controller.bench.target import ServerUnderTest, Target
 
 LEASE_MARGIN_S = 60.0
 MAX_LEASE_S = 3600.0
@@ -40,7 +42,7 @@ class Timing:
     settle_s: float = 1.0
     """Between an arm seen in use and its window."""
     ramp_limit_s: float = 30.0
-    """At most so long until nearly every client has its first token."""
+    """At most so long until nearly every client that streams has its first token; see `until_flowing`."""
     warm_up_s: float = 5.0
     """Load at the highest concurrency on every server before anything is measured."""
 
@@ -64,6 +66,8 @@ class Window:
     cells: tuple[CellCount, ...]
     client_lag_s: float | None
     """The longest that the load generator itself was late: above a few hundredths it measures itself."""
+    errors: tuple[ErrorCount, ...] = ()
+    """Why requests failed inside the window: the first few texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,12 @@ class Failure:
     label: str
     concurrency: int | None
     message: str
+    errors: tuple[ErrorCount, ...] = ()
+    """Why requests failed while it was tried: the first few texts."""
 
 
 class Campaign:
-    """Measures; `windows`, `depths` and `failures` grow while it runs."""
+    """Measures; `windows`, `depths`, `failures` and `slow_starts` grow while it runs."""
 
     def __init__(
         self,
@@ -104,6 +110,7 @@ class Campaign:
         self.windows: list[Window] = []
         self.depths: list[DepthSample] = []
         self.failures: list[Failure] = []
+        self.slow_starts: list[SlowStart] = []
         self.targets = targets
         self.source = source
         self.timing = timing
@@ -170,17 +177,32 @@ class Campaign:
             engine_tok_s=sum(c.tokens for c in cells) / counted_s if cells else None,
             cells=cells,
             client_lag_s=self._lag.worst_s(from_s, to_s),
+            errors=errors_between(records, from_s, to_s),
             **{"concurrency": None, "round": 0, "phase": None, **notes},
         )
         self.windows.append(window)
         self.on_window(window)
         return window
 
-    def fail(self, label: str, concurrency: int | None, problem: Exception) -> None:
-        """Note that a target could not be measured."""
-        failure = Failure(label, concurrency, str(problem))
+    def fail(
+        self,
+        label: str,
+        concurrency: int | None,
+        problem: Exception,
+        errors: tuple[ErrorCount, ...] = (),
+    ) -> None:
+        """Note that a target could not be measured, and why requests failed meanwhile."""
+        failure = Failure(label, concurrency, str(problem), errors)
         self.failures.append(failure)
         self.on_window(failure)
+
+    async def until_flowing(self, server: ServerUnderTest, loop: ClosedLoop) -> None:
+        """Wait until the load is under way, and take note where it is not when the limit is reached."""
+        limit_s = self.timing.ramp_limit_s
+        found = await until_flowing(loop, self.clock, limit_s=limit_s, settle_s=self.timing.settle_s)
+        if found is not None:
+            answered, clients = found
+            self.slow_starts.append(SlowStart(server.name, loop.concurrency, limit_s, clients, answered))
 
     @asynccontextmanager
     async def in_force(self, target: Target, seconds: float) -> AsyncIterator[None]:
@@ -217,13 +239,14 @@ class Campaign:
         loop = server.begin(self.source, self.rng, self.stream_every)
         try:
             await loop.scale(concurrency)
-            await until_flowing(loop, self.clock, self.timing.ramp_limit_s)
+            await self.until_flowing(server, loop)
             for target in group:
                 await self._window(target, loop, concurrency, number)
         finally:
             await server.end()
 
     async def _window(self, target: Target, loop: ClosedLoop, concurrency: int, number: int) -> None:
+        begun_s = self.clock()
         try:
             async with self.in_force(target, self.timing.settle_s + self.timing.window_s):
                 await target.confirm()
@@ -232,7 +255,9 @@ class Campaign:
                 notes = {"concurrency": concurrency, "round": number}
                 await self.measure(target, loop.records, window, stream_share=loop.stream_share, **notes)
         except EngineRefusedError as problem:
-            self.fail(target.label, concurrency, problem)
+            self.fail(
+                target.label, concurrency, problem, errors_between(loop.records, begun_s, self.clock())
+            )
 
     @asynccontextmanager
     async def _sampling(self, target: Target) -> AsyncIterator[None]:

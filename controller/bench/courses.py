@@ -11,7 +11,7 @@ from controller.bench.engine import EngineRefusedError
 from controller.bench.load import OpenLoop
 from controller.bench.prompts import Prompt, PromptSource
 from controller.bench.scenario import Phase
-from controller.bench.target import Target, until_flowing
+from controller.bench.target import Target
 
 Arrivals = Sequence[tuple[float, Prompt]]
 
@@ -42,7 +42,7 @@ async def _phases(
 ) -> None:
     loop = target.server.begin(source_of(phases[0].prompts), campaign.rng, campaign.stream_every)
     await loop.scale(phases[0].concurrency)
-    await until_flowing(loop, campaign.clock, campaign.timing.ramp_limit_s)
+    await campaign.until_flowing(target.server, loop)
     async with campaign.in_force(target, sum(phase.seconds for phase in phases)):
         await target.confirm()
         for phase in phases:

@@ -12,6 +12,8 @@ from controller.bench.advice import Advice, advise
 from controller.bench.arms import parse_arm
 from controller.bench.campaign import DepthSample, Failure, Window
 from controller.bench.cells import CellCount, merge
+from controller.bench.failed import ErrorCount, add_up
+from controller.bench.flowing import SlowStart
 from controller.bench.records import WindowStats
 from controller.bench.statistics import Estimate, estimate
 
@@ -41,6 +43,8 @@ class Outcome:
     """Labels of servers known to run without speculation."""
     ended_by: str | None = None
     """What ended it before its last window: a signal, or a sentence; `None`: it is complete."""
+    slow_starts: Sequence[SlowStart] = ()
+    """Loads that were measured before they were under way."""
 
     def labels(self) -> list[str]:
         """Every target, in the order first seen."""
@@ -121,6 +125,26 @@ class Outcome:
                 found.append((window, median(running)))
         return found
 
+    def contaminated(self) -> tuple[int, int]:
+        """How many windows the advice rests on, and of how many of them other traffic was a part."""
+        advice = self.advice()
+        levels = set(advice.best) if advice else set()
+        crowded = [window for window, _ in self.crowded()]
+        used = [w for w in self.windows if w.phase is None and w.concurrency in levels]
+        return len(used), sum(window.concurrency in levels for window in crowded)
+
+    def failed(self, label: str | None = None) -> tuple[int, tuple[ErrorCount, ...]]:
+        """How many requests failed inside windows, of one target or of all, and why the first ones did."""
+        mine = [w for w in self.windows if label in (None, w.label)]
+        return sum(w.stats.errors for w in mine), add_up(error for w in mine for error in w.errors)
+
+    def nothing_finished(self) -> bool:
+        """Whether the windows say nothing: no request finished in any, and those that ran failed or stood."""
+        if any(window.stats.finished for window in self.windows):
+            return False
+        failed, _ = self.failed()
+        return failed > 0 or not any(window.stats.output_tok_s for window in self.windows)
+
     def _running(self, window: Window) -> list[int]:
         """Requests running on all DP ranks, at every sample inside the window."""
         sums: dict[float, int] = defaultdict(int)
@@ -157,6 +181,12 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "windows": [asdict(w) for w in outcome.windows],
         "depths": [asdict(d) for d in outcome.depths],
         "failures": [asdict(f) for f in outcome.failures],
+        "slow_starts": [asdict(s) for s in outcome.slow_starts],
+        "errors": [asdict(error) for error in outcome.failed()[1]],
+        "crowded": [
+            {"label": w.label, "concurrency": w.concurrency, "round": w.round, "running": running}
+            for w, running in outcome.crowded()
+        ],
         "advice": None if advice is None else asdict(advice),
         "not_advised_from": [
             {"label": label, "concurrency": concurrency, "reason": reason}
@@ -169,17 +199,21 @@ def from_json(data: Mapping[str, Any]) -> Outcome:
     """An outcome read back; raises `ValueError` for another schema.  The advice is drawn anew."""
     if data.get("schema") != SCHEMA:
         raise ValueError(f"schema must be {SCHEMA}, got {data.get('schema')!r}")
-    windows = [
-        Window(
-            **{**w, "stats": WindowStats(**w["stats"]), "cells": tuple(CellCount(**c) for c in w["cells"])}
-        )
-        for w in data["windows"]
-    ]
     return Outcome(
         about=data["about"],
-        windows=windows,
+        windows=[_window(w) for w in data["windows"]],
         depths=[DepthSample(**d) for d in data["depths"]],
-        failures=[Failure(**f) for f in data["failures"]],
+        failures=[Failure(**{**f, "errors": _errors(f)}) for f in data["failures"]],
         plain=tuple(data["plain"]),
         ended_by=data.get("ended_by"),
+        slow_starts=[SlowStart(**s) for s in data["slow_starts"]],
     )
+
+
+def _window(data: Mapping[str, Any]) -> Window:
+    stats, cells = WindowStats(**data["stats"]), tuple(CellCount(**c) for c in data["cells"])
+    return Window(**{**data, "stats": stats, "cells": cells, "errors": _errors(data)})
+
+
+def _errors(data: Mapping[str, Any]) -> tuple[ErrorCount, ...]:
+    return tuple(ErrorCount(**error) for error in data["errors"])

@@ -50,9 +50,13 @@ def _curves(axes: Axes, curves: Mapping[str, Mapping[int, Estimate]], title: str
             axes.errorbar(
                 points, means, yerr=errors, fmt=style, color=COLOURS[i % len(COLOURS)], label=label, ms=4
             )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(sorted({c for curve in curves.values() for c in curve}))
+    levels = sorted({c for curve in curves.values() for c in curve})
+    if len(levels) > 1:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+    else:  # nothing grows along one concurrency
+        axes.set_ylim(bottom=0)
+    axes.set_xticks(levels)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_ylabel(title)
     axes.grid(visible=True, which="major", alpha=0.3)

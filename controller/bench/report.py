@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich import box
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from controller.bench.advice import Advice
+from controller.bench.campaign import Window
+from controller.bench.failed import in_words
 from controller.bench.outcome import Outcome
 from controller.bench.statistics import Estimate, estimate
 
+MAX_NAMED = 5
+"""Windows that a warning names; of more, how many."""
 
-def throughput_table(outcome: Outcome) -> Table:
+
+def throughput_table(outcome: Outcome) -> Group:
     """Output tokens per second by concurrency and arm, the best in bold; 95 % intervals of several."""
     curves = {label: curve for label, curve in outcome.throughput().items() if curve}
     advice = outcome.advice()
     spread = any(value.half_width is not None for curve in curves.values() for value in curve.values())
-    table = Table(title="Output tokens / s" + (" (95 % interval over alternated windows)" if spread else ""))
+    title = "Output tokens / s" + (" (95 % interval over alternated windows)" if spread else "")
+    table = Table()
     table.add_column("C", justify="right")
     for label in curves:
         table.add_column(label, justify="right")
@@ -24,14 +33,14 @@ def throughput_table(outcome: Outcome) -> Table:
         best = advice.best.get(concurrency) if advice else None
         row = [_cell(curve.get(concurrency), bold=label == best) for label, curve in curves.items()]
         table.add_row(str(concurrency), *row)
-    return table
+    return _titled(title, table)
 
 
-def latency_table(outcome: Outcome) -> Table:
+def latency_table(outcome: Outcome) -> Group:
     """TTFT, TPOT, ITL and end-to-end times, and errors, per arm and concurrency or phase."""
-    table = Table(title="Latency, p50 / p99, means over windows")
-    for name in ("arm", "C", "TTFT, ms", "TPOT, ms", "ITL, ms", "end to end, ms", "requests", "errors"):
-        table.add_column(name, justify="left" if name == "arm" else "right")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in ("arm", "C", "TTFT", "TPOT", "ITL", "end to end", "done", "failed"):
+        table.add_column(name, justify="left" if name == "arm" else "right", overflow="fold")
     groups: dict[tuple[str, str], list[int]] = {}
     for i, window in enumerate(outcome.windows):
         where = window.phase or ("-" if window.concurrency is None else str(window.concurrency))
@@ -46,12 +55,12 @@ def latency_table(outcome: Outcome) -> Table:
         )
         counts = (str(sum(s.finished for s in stats)), str(sum(s.errors for s in stats)))
         table.add_row(label, where, *(_pair(each) for each in pairs), *counts)
-    return table
+    return _titled("Latency in ms, p50/p99, means over windows; requests", table)
 
 
-def phase_table(outcome: Outcome) -> Table:
+def phase_table(outcome: Outcome) -> Group:
     """Output tokens of a scenario or trace by arm, all phases together."""
-    table = Table(title="Output tokens, all phases")
+    table = Table()
     for name in ("arm", "tokens", "tokens / s", "worst TPOT p99, ms"):
         table.add_column(name, justify="left" if name == "arm" else "right")
     for label in outcome.labels():
@@ -61,24 +70,47 @@ def phase_table(outcome: Outcome) -> Table:
             worst = max((w.stats.tpot_p99_s for w in mine if w.stats.tpot_p99_s is not None), default=None)
             seconds = sum(w.stats.window_s for w in mine)
             table.add_row(label, f"{tokens:.0f}", f"{tokens / seconds:.1f}", _ms(worst))
-    return table
+    return _titled("Output tokens, all phases", table)
 
 
-def sentences(advice: Advice) -> Iterator[str]:
-    """The conclusion for a person."""
-    if advice.crossovers:
-        for crossing in advice.crossovers:
-            yield f"Speculation stops paying at about {crossing.concurrency:.0f} requests at once."
-    elif advice.best:
-        low, high = min(advice.best), max(advice.best)
-        best = f"{advice.best[low]} at {low}, {advice.best[high]} at {high}"
-        yield f"No crossover between {low} and {high} requests at once; best is {best}."
+def _titled(title: str, table: Table) -> Group:
+    """A title of its own: that of a table wraps at the table's width."""
+    return Group(Text(title, style="italic"), table)
+
+
+def sentences(outcome: Outcome) -> Iterator[str]:
+    """The conclusion for a person; none without advice."""
+    advice = outcome.advice()
+    if advice is None:
+        return
+    used, contaminated = outcome.contaminated()
+    if contaminated:
+        yield (
+            f"This advice rests on contaminated windows: other traffic was a part of {contaminated} "
+            f"of the {used} that it uses."
+        )
+    yield from _crossing(advice)
     if advice.schedule:
         rows = ", ".join(f"{start}+: {arm}" for start, arm in advice.schedule)
         yield f"Schedule by batch size: {rows}."
+    whole = advice.schedule[0][1] if len(advice.schedule) == 1 else None
     for label, gain in sorted(advice.worth.items(), key=lambda item: -item[1]):
-        percent = 100 * (gain - 1)
-        yield f"Against {label} alone it is worth {percent:+.1f} % (geometric mean over concurrencies)."
+        if label != whole:  # the schedule is that arm alone
+            percent = 100 * (gain - 1)
+            yield f"Against {label} alone it is worth {percent:+.1f} % (geometric mean over concurrencies)."
+
+
+def _crossing(advice: Advice) -> Iterator[str]:
+    for crossing in advice.crossovers:
+        yield f"Speculation stops paying at about {crossing.concurrency:.0f} requests at once."
+    if advice.crossovers or not advice.best:
+        return
+    low, high = min(advice.best), max(advice.best)
+    if low == high:
+        yield f"Best at {low} requests at once is {advice.best[low]}; one concurrency shows no crossover."
+        return
+    best = f"{advice.best[low]} at {low}, {advice.best[high]} at {high}"
+    yield f"No crossover between {low} and {high} requests at once; best is {best}."
 
 
 def left_out(outcome: Outcome) -> Iterator[str]:
@@ -93,16 +125,8 @@ def left_out(outcome: Outcome) -> Iterator[str]:
     yield f"{none}, for want of data: {', '.join(first[c] for c in sorted(first))}."
 
 
-def warnings(outcome: Outcome) -> Iterator[str]:
-    """What makes figures doubtful."""
-    late = outcome.late()
-    if late:
-        worst = max(w.client_lag_s or 0.0 for w in late)
-        where = f"{len(late)} of {len(outcome.windows)} windows"
-        yield (
-            f"The load generator was up to {1e3 * worst:.0f} ms late in {where}: it measured itself there. "
-            "Use --stream-every, or give it a machine of its own."
-        )
+def contamination(outcome: Outcome) -> Iterator[str]:
+    """What makes the advice doubtful, to be said before it."""
     crowded = outcome.crowded()
     if crowded:
         window, running = max(crowded, key=lambda found: found[1] - (found[0].concurrency or 0))
@@ -111,14 +135,73 @@ def warnings(outcome: Outcome) -> Iterator[str]:
             f"{len(outcome.windows)} windows (about {running:.0f} with {window.concurrency} clients): "
             "other traffic is in these figures."
         )
-    failed = sum(w.stats.errors for w in outcome.windows)
-    if failed:
-        yield f"{failed} requests failed; see the windows in results.json."
-    empty = sum(w.stats.output_tok_s == 0 for w in outcome.windows)
-    if empty:
-        yield f"{empty} windows saw no token and are left out of the means: lengthen --window."
+
+
+def warnings(outcome: Outcome) -> Iterator[str]:
+    """What makes figures doubtful, other traffic aside."""
+    yield from _late(outcome)
+    yield from _slow(outcome)
+    yield from failed(outcome)
+    stood = sum(w.stats.output_tok_s == 0 and not w.stats.errors for w in outcome.windows)
+    if stood:
+        yield f"{stood} windows saw no token and are left out of the means: lengthen --window."
     for failure in outcome.failures:
-        yield f"{failure.label} at C={failure.concurrency}: {failure.message}"
+        why = f"; requests failed: {in_words(failure.errors, 0)}" if failure.errors else ""
+        at = "" if failure.concurrency is None else f" at C={failure.concurrency}"
+        yield f"{failure.label}{at}: {failure.message}{why}"
+
+
+def failed(outcome: Outcome) -> Iterator[str]:
+    """How many requests of each target failed, and with what."""
+    for label in outcome.labels():
+        mine = [w for w in outcome.windows if w.label == label]
+        count, errors = outcome.failed(label)
+        if count:
+            empty = sum(w.stats.output_tok_s == 0 and w.stats.errors > 0 for w in mine)
+            lost = f"; {empty} of its {len(mine)} windows hold no token for that" if empty else ""
+            yield f"{label}: {count} requests failed ({in_words(errors, count)}){lost}."
+
+
+def _late(outcome: Outcome) -> Iterator[str]:
+    late = outcome.late()
+    if not late:
+        return
+    worst: dict[str, float] = {}
+    for window in late:
+        where = _where(window)
+        worst[where] = max(worst.get(where, 0.0), window.client_lag_s or 0.0)
+    ranked = sorted(worst.items(), key=lambda item: -item[1])
+    named = _some([f"{where} ({1e3 * lag_s:.0f} ms)" for where, lag_s in ranked])
+    yield (
+        f"The load generator was late in {len(late)} of {len(outcome.windows)} windows, worst first: "
+        f"{named}. It measured itself there: use --stream-every, or give it a machine of its own."
+    )
+
+
+def _slow(outcome: Outcome) -> Iterator[str]:
+    if not outcome.slow_starts:
+        return
+    named = _some(
+        list(
+            dict.fromkeys(
+                f"{s.server} for {s.waited_s:g} s at C={s.concurrency} "
+                f"({s.answered} of {s.clients} clients had their first token)"
+                for s in outcome.slow_starts
+            )
+        )
+    )
+    yield f"Measured before the load was under way, since the server did not answer: {named}."
+
+
+def _where(window: Window) -> str:
+    if window.phase is not None:
+        return f"{window.label} in {window.phase}"
+    return f"{window.label} at C={window.concurrency}"
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _cell(value: Estimate | None, *, bold: bool) -> str:
@@ -131,7 +214,7 @@ def _cell(value: Estimate | None, *, bold: bool) -> str:
 def _pair(values: list[tuple[float | None, float | None]]) -> str:
     middle = [a for a, _ in values if a is not None]
     tail = [b for _, b in values if b is not None]
-    return f"{_ms(estimate(middle).mean)} / {_ms(estimate(tail).mean)}" if middle and tail else "-"
+    return f"{_ms(estimate(middle).mean)}/{_ms(estimate(tail).mean)}" if middle and tail else "-"
 
 
 def _ms(seconds: float | None) -> str:
