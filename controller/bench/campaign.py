@@ -255,9 +255,7 @@ class Campaign:
                 notes = {"concurrency": concurrency, "round": number}
                 await self.measure(target, loop.records, window, stream_share=loop.stream_share, **notes)
         except EngineRefusedError as problem:
-            self.fail(
-                target.label, concurrency, problem, errors_between(loop.records, begun_s, self.clock())
-            )
+            self.fail(target.label, concurrency, problem, errors_between(loop.records, begun_s, self.clock()))
 
     @asynccontextmanager
     async def _sampling(self, target: Target) -> AsyncIterator[None]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,28 +17,20 @@ import httpx
 from rich.console import Console
 
 from controller.bench import courses, report
-from controller.bench.arms import AS_IS, BenchArm, arm_of, parse_arm
-from controller.bench.campaign import Campaign, Timing
+from controller.bench.arms import AS_IS, BenchArm, arm_of
+from controller.bench.campaign import Campaign
 from controller.bench.client import Client, Dialect
 from controller.bench.connections import LoadTransport
 from controller.bench.engine import EngineControl, EngineRefusedError, LeaseHeldError, holder_of
 from controller.bench.govern import Governor
+from controller.bench.inputs import Inputs, read_inputs
 from controller.bench.interruption import until_told
 from controller.bench.outcome import Outcome
 from controller.bench.output_folder import RESULTS, output_folder, write_profile_and_plots, write_results
-from controller.bench.progress import showing
-from controller.bench.prompts import (
-    Coding,
-    Encyclopedic,
-    PromptSource,
-    RandomTokens,
-    of_length,
-    parse_sharegpt,
-)
-from controller.bench.scenario import InvalidScenarioError, Phase, parse_scenario
+from controller.bench.progress import Plan, showing
+from controller.bench.request import BenchRequest
 from controller.bench.target import ServerGoneError, ServerUnderTest, Target
 from controller.errors import BadRequestError, SpecgovError
-from controller.simulation.arrivals import InvalidArrivalsError, describe_bad_rows, read_arrivals
 from policies.types import Gear
 
 REQUEST_TIMEOUT_S = 600.0
@@ -75,41 +66,22 @@ class InterruptedBenchError(IncompleteBenchError):
         self.told = told
 
 
-@dataclass(frozen=True, slots=True)
-class BenchRequest:
-    """The options of the command."""
+class UnansweredBenchError(BenchError):
+    """It ran to its end, and no request did; `outcome` holds its windows."""
 
-    engine: str
-    arms: tuple[str, ...]
-    """Empty: every fixed arm that the server can run, or as-is where it cannot be steered."""
-    beside: tuple[tuple[str, str], ...]
-    """(name, URL) of servers measured as they are."""
-    plain: tuple[str, ...]
-    """Names of those that run without speculation."""
-    concurrencies: tuple[int, ...]
-    rounds: int
-    timing: Timing
-    prompts: str
-    arrivals: Path | None
-    rate_scale: float
-    scenario: Path | None
-    dialect: Dialect
-    model: str | None
-    stream_every: int
-    seed: int
-    output: Path
-    overwrite: bool
-    """Whether results of another run that `output` holds may be replaced."""
-    config: Path | None
-    api_key_file: Path | None
-    admin_api_key_file: Path | None
-    as_json: bool
-    run_id: str
-    """Tells the leases of this run from those of another; see `holder_of`."""
+    def __init__(self, outcome: Outcome, folder: Path) -> None:
+        many = "s" * (len(outcome.windows) > 1)
+        failed, errors = outcome.failed()
+        why = "no token came: does the server run, and are windows (--window) as long as an answer?"
+        if failed:
+            why = f"{failed} failed (the first: {errors[0].text}): mend the server, or what is asked of it"
+        kept = f"kept in {folder / RESULTS}{REPEAT}"
+        super().__init__(f"no request finished in {len(outcome.windows)} window{many}, {why}; {kept}")
+        self.outcome = outcome
 
 
 def run(request: BenchRequest, console: Console) -> Outcome:
-    """Measure, print, write; raises `BadRequestError`, `BenchError`, `IncompleteBenchError`."""
+    """Measure, print, write; raises `BadRequestError`, `BenchError` and its kin."""
     with output_folder(request.output, overwrite=request.overwrite):
         outcome, told = _measured(request, console)
         if outcome is not None and outcome.ended_by is None:
@@ -124,14 +96,16 @@ def run(request: BenchRequest, console: Console) -> Outcome:
     if not request.as_json:
         _show(outcome, console)
     if not outcome.windows:
-        raise BenchError("; ".join(["nothing was measured", *report.left_out(outcome)]))
+        raise BenchError("; ".join(["nothing was measured", *report.failures(outcome)]))
+    if outcome.nothing_finished():
+        raise UnansweredBenchError(outcome, request.output)
     return outcome
 
 
 def _measured(request: BenchRequest, console: Console) -> tuple[Outcome | None, signal.Signals | None]:
-    source_of, arms = _sources(request.prompts), _parse(request.arms)
+    inputs = read_inputs(request, console)
     try:
-        outcome, told = asyncio.run(until_told(_measure(request, arms, source_of, console)))
+        outcome, told = asyncio.run(until_told(_measure(request, inputs, console)))
     except httpx.ConnectError as problem:
         hint = "is it running, and is --engine right?"
         raise BenchError(f"no server answers at {request.engine}: {problem}; {hint}") from None
@@ -144,44 +118,11 @@ def _measured(request: BenchRequest, console: Console) -> tuple[Outcome | None, 
     return outcome, told
 
 
-class _Sources:
-    """Prompt sources by name, each read once."""
-
-    def __init__(self, default: str) -> None:
-        self._default = default
-        self._known: dict[str, PromptSource] = {
-            "encyclopedic": Encyclopedic(),
-            "coding": Coding(),
-            "tokens": RandomTokens(),
-        }
-
-    def __call__(self, name: str | None) -> PromptSource:
-        name = name or self._default
-        if name not in self._known:
-            try:
-                self._known[name] = parse_sharegpt(Path(name).read_text(encoding="utf-8"))
-            except OSError as problem:
-                known = ", ".join(self._known)
-                rule = f"must be one of {known}, or a readable ShareGPT file"
-                raise BadRequestError(f"--prompts {rule}, got {name!r}: {problem.strerror}") from None
-            except ValueError as problem:
-                raise BadRequestError(f"--prompts {name}: {problem}") from None
-        return self._known[name]
-
-
-def _sources(default: str) -> _Sources:
-    sources = _Sources(default)
-    sources(None)
-    return sources
-
-
-async def _measure(
-    request: BenchRequest, arms: list[BenchArm], source_of: _Sources, console: Console
-) -> Outcome:
+async def _measure(request: BenchRequest, inputs: Inputs, console: Console) -> Outcome:
     async with AsyncExitStack() as stack:
         engine = await _server("engine", request.engine, request, stack)
         state = await engine.control.state() if engine.control else None
-        targets = [Target(engine, arm) for arm in _runnable(arms, state)]
+        targets = [Target(engine, arm) for arm in _runnable(inputs.arms, state)]
         steered = any(target.arm.label != AS_IS for target in targets)
         if engine.control and state and steered:
             engine.control.check_free(state)
@@ -189,10 +130,10 @@ async def _measure(
             engine.control = None
         for name, url in request.beside:
             targets.append(Target(await _server(name, url, request, stack), BenchArm(AS_IS)))
-        campaign = _campaign(request, targets, source_of)
+        campaign = _campaign(request, targets, inputs)
         ended_by = None
         try:
-            await _run(request, campaign, source_of, console)
+            await _run(request, campaign, inputs, console)
         except asyncio.CancelledError:
             pass  # by a signal: what was measured is kept, and the caller knows by which
         except ENDS as problem:
@@ -204,7 +145,8 @@ async def _measure(
                 await _hand_back(engine.control, request.engine, console)
         about = _about(request, state, [t.label for t in targets])
         found = campaign.windows, campaign.depths, campaign.failures
-        return Outcome(about, *found, plain=request.plain, ended_by=ended_by)
+        slow = campaign.slow_starts
+        return Outcome(about, *found, plain=request.plain, ended_by=ended_by, slow_starts=slow)
 
 
 ENDS = (httpx.HTTPError, EngineRefusedError, LeaseHeldError, ServerGoneError, SpecgovError, OSError)
@@ -220,10 +162,10 @@ def _in_the_middle(problem: Exception) -> str:
     return f"the server at {origin} no longer answers ({type(problem).__name__}: {problem})"
 
 
-def _campaign(request: BenchRequest, targets: list[Target], source_of: _Sources) -> Campaign:
+def _campaign(request: BenchRequest, targets: list[Target], inputs: Inputs) -> Campaign:
     return Campaign(
         targets,
-        source=source_of(None),
+        source=inputs.source_of(None),
         timing=request.timing,
         stream_every=request.stream_every,
         seed=request.seed,
@@ -232,30 +174,33 @@ def _campaign(request: BenchRequest, targets: list[Target], source_of: _Sources)
     )
 
 
-async def _run(request: BenchRequest, campaign: Campaign, source_of: _Sources, console: Console) -> None:
-    course, windows, seconds = _course(request, campaign, source_of, console)
-    with showing(console, Console(stderr=True, highlight=False), windows, seconds) as campaign.on_window:
+async def _run(request: BenchRequest, campaign: Campaign, inputs: Inputs, console: Console) -> None:
+    course, plan = _course(request, campaign, inputs)
+    with showing(console, Console(stderr=True, highlight=False), plan) as campaign.on_window:
         await course()
 
 
 def _course(
-    request: BenchRequest, campaign: Campaign, source_of: _Sources, console: Console
-) -> tuple[Callable[[], Awaitable[None]], int, float]:
-    """What to do, how many windows that makes, and about how many seconds it takes."""
-    visits, rounds, timing = len(campaign.targets) * request.rounds, request.rounds, request.timing
-    if request.scenario is not None:
-        phases = _phases(request.scenario)
-        seconds = visits * sum(phase.seconds for phase in phases)
-        run = partial(courses.run_scenario, campaign, phases, source_of, rounds)
-        return run, visits * len(phases), seconds
-    if request.arrivals is not None:
-        arrivals = _arrivals(request, console)
-        run = partial(courses.run_trace, campaign, arrivals, rounds)
-        return run, visits, visits * max((at_s for at_s, _ in arrivals), default=0.0)
-    windows = visits * len(request.concurrencies)
-    warm_up_s = len(campaign.servers()) * timing.warm_up_s
-    seconds = warm_up_s + windows * (timing.settle_s + timing.window_s)
-    return partial(campaign.sweep, request.concurrencies, rounds), windows, seconds
+    request: BenchRequest, campaign: Campaign, inputs: Inputs
+) -> tuple[Callable[[], Awaitable[None]], Plan]:
+    """What to do, and what to say of it beforehand."""
+    rounds, timing = request.rounds, request.timing
+    visits = len(campaign.targets) * rounds
+    wait_s = timing.ramp_limit_s if request.stream_every else 0.0
+    if inputs.phases is not None:
+        seconds = visits * sum(phase.seconds for phase in inputs.phases)
+        run = partial(courses.run_scenario, campaign, inputs.phases, inputs.source_of, rounds)
+        return run, Plan(visits * len(inputs.phases), seconds, visits, wait_s)
+    if inputs.arrivals is not None:
+        trace = partial(courses.run_trace, campaign, inputs.arrivals, rounds)
+        return trace, Plan(visits, visits * max((at_s for at_s, _ in inputs.arrivals), default=0.0))
+    levels = len(request.concurrencies)
+    starts = len(campaign.servers()) * rounds * levels
+    first_answers_s = 0.0 if request.stream_every else starts * timing.settle_s
+    seconds = len(campaign.servers()) * timing.warm_up_s + first_answers_s
+    seconds += visits * levels * (timing.settle_s + timing.window_s)
+    sweep = partial(campaign.sweep, request.concurrencies, rounds)
+    return sweep, Plan(visits * levels, seconds, starts, wait_s)
 
 
 async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitStack) -> ServerUnderTest:
@@ -287,13 +232,6 @@ def _authorization(key_file: Path | None) -> dict[str, str]:
         return {"authorization": f"Bearer {key_file.read_text(encoding='utf-8').strip()}"}
     except OSError as problem:
         raise BadRequestError(f"{key_file} must be a readable key file: {problem.strerror}") from None
-
-
-def _parse(wanted: Sequence[str]) -> list[BenchArm]:
-    try:
-        return [parse_arm(text) for text in wanted]
-    except ValueError as problem:
-        raise BadRequestError(f"--arms: {problem}") from None
 
 
 def _runnable(arms: list[BenchArm], state: dict[str, Any] | None) -> list[BenchArm]:
@@ -328,29 +266,6 @@ async def _hand_back(control: EngineControl, url: str, console: Console) -> None
         console.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
-def _phases(path: Path) -> tuple[Phase, ...]:
-    try:
-        return parse_scenario(path.read_text(encoding="utf-8"))
-    except (OSError, InvalidScenarioError) as problem:
-        raise BadRequestError(f"--scenario {path}: {problem}") from None
-
-
-def _arrivals(request: BenchRequest, console: Console) -> courses.Arrivals:
-    assert request.arrivals is not None  # noqa: S101 - for the type checker; the caller has looked
-    try:
-        trace = read_arrivals(request.arrivals).scaled(request.rate_scale)
-    except (OSError, InvalidArrivalsError) as problem:
-        raise BadRequestError(str(problem)) from None
-    if trace.bad_rows:
-        console.print(f"{request.arrivals}: {describe_bad_rows(trace)}", style="yellow")
-    rng = random.Random(request.seed)  # noqa: S311 - load, not secrets
-    as_text = request.prompts != "tokens"
-    return [
-        (a.arrival_s, of_length(a.prompt_tokens, a.output_tokens, rng, as_text=as_text))
-        for a in trace.arrivals
-    ]
-
-
 def _about(request: BenchRequest, state: dict[str, Any] | None, labels: list[str]) -> dict[str, Any]:
     return {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -382,14 +297,13 @@ def _write(outcome: Outcome, folder: Path, console: Console) -> None:
 def _show(outcome: Outcome, console: Console) -> None:
     if any(w.phase is not None for w in outcome.windows):
         console.print(report.phase_table(outcome))
-    elif outcome.windows:
+    elif any(outcome.throughput().values()):
         console.print(report.throughput_table(outcome))
     if outcome.windows:
         console.print(report.latency_table(outcome))
-    advice = outcome.advice()
-    for sentence in report.sentences(advice) if advice else ():
-        console.print(sentence)
-    for sentence in report.left_out(outcome):
+    for doubt in report.contamination(outcome):
+        console.print(doubt, style="yellow", markup=False)
+    for sentence in [*report.sentences(outcome), *report.left_out(outcome)]:
         console.print(sentence, markup=False)
     for warning in report.warnings(outcome):
         console.print(warning, style="yellow", markup=False)

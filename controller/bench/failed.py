@@ -30,7 +30,7 @@ def errors_between(records: Iterable[RequestRecord], from_s: float, to_s: float)
 
 
 def add_up(errors: Iterable[ErrorCount]) -> tuple[ErrorCount, ...]:
-    """The first `MAX_TEXTS` distinct texts, in the order first seen, with their counts; others are left out."""
+    """The first `MAX_TEXTS` distinct texts, as first seen, with their counts; others are left out."""
     counts: dict[str, int] = {}
     for error in errors:
         if error.text in counts or len(counts) < MAX_TEXTS:

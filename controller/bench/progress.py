@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import (
@@ -20,26 +21,47 @@ from controller.bench.campaign import Failure, Window
 Tell = Callable[[Window | Failure], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a benchmark is about to do."""
+
+    windows: int
+    seconds: float
+    """About so many, waits aside."""
+    starts: int = 0
+    """How often a load is started anew."""
+    wait_s: float = 0.0
+    """At most so long at each start, until every client has its first token; 0: no such wait."""
+
+    def __str__(self) -> str:
+        text = f"{self.windows} windows, about {self.seconds / 60:.1f} min"
+        if not (self.starts and self.wait_s):
+            return text
+        times = "once" if self.starts == 1 else f"{self.starts} times"
+        return f"{text}, and {times} a wait for the first tokens of the clients, at most {self.wait_s:g} s"
+
+
 @contextmanager
-def showing(console: Console, errors: Console, windows: int, seconds: float) -> Iterator[Tell]:
-    """A function to call with every result of the `windows` expected, which may take `seconds` in all."""
+def showing(console: Console, errors: Console, plan: Plan) -> Iterator[Tell]:
+    """A function to call with every result of the windows planned."""
     if not console.is_terminal:
-        yield PlainProgress(windows, seconds, lambda line: errors.print(line, markup=False, soft_wrap=True))
+        yield PlainProgress(plan, lambda line: errors.print(line, markup=False, soft_wrap=True))
         return
+    console.print(str(plan), markup=False)
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.description}"), console=console) as progress:
-        task = progress.add_task("starting", total=windows)
+        task = progress.add_task("starting", total=plan.windows)
         yield lambda result: progress.update(task, advance=1, description=line_of(result))
 
 
 class PlainProgress:
     """A line at the start and one per result; for no terminal."""
 
-    def __init__(self, windows: int, seconds: float, say: Callable[[str], None]) -> None:
-        self._windows = windows
+    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+        self._windows = plan.windows
         self._say = say
         self._done = 0
-        say(f"{windows} windows, about {seconds / 60:.1f} min")
+        say(str(plan))
 
     def __call__(self, result: Window | Failure) -> None:
         """Say what was found."""
@@ -52,4 +74,5 @@ def line_of(result: Window | Failure) -> str:
     at = "" if result.concurrency is None else f" C={result.concurrency}"
     if isinstance(result, Failure):
         return f"{result.label}{at}: failed"
-    return f"{result.label}{at}: {result.stats.output_tok_s:.0f} tok/s"
+    failed = f", {result.stats.errors} requests failed" if result.stats.errors else ""
+    return f"{result.label}{at}: {result.stats.output_tok_s:.0f} tok/s{failed}"

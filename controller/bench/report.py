@@ -145,10 +145,18 @@ def warnings(outcome: Outcome) -> Iterator[str]:
     stood = sum(w.stats.output_tok_s == 0 and not w.stats.errors for w in outcome.windows)
     if stood:
         yield f"{stood} windows saw no token and are left out of the means: lengthen --window."
-    for failure in outcome.failures:
+    yield from failures(outcome)
+
+
+def failures(outcome: Outcome) -> Iterator[str]:
+    """Which targets could not be measured where, and why; the first few."""
+    for failure in outcome.failures[:MAX_NAMED]:
         why = f"; requests failed: {in_words(failure.errors, 0)}" if failure.errors else ""
         at = "" if failure.concurrency is None else f" at C={failure.concurrency}"
         yield f"{failure.label}{at}: {failure.message}{why}"
+    more = len(outcome.failures) - MAX_NAMED
+    if more > 0:
+        yield f"{more} more of such failures are in results.json"
 
 
 def failed(outcome: Outcome) -> Iterator[str]:

@@ -6,6 +6,7 @@ import secrets
 import signal
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -14,6 +15,8 @@ from controller.bench.load import MAX_CLIENTS
 from controller.cli._common import Json, err, out, show_json
 from controller.cli._exit import Exit
 from controller.errors import BadRequestError
+
+CONCURRENCIES = "1,4,16,32,64,128"
 
 
 def register(app: typer.Typer) -> None:
@@ -37,16 +40,18 @@ def bench(
     plain: Annotated[
         list[str] | None, typer.Option(help="NAME=URL of a server without speculation, likewise.")
     ] = None,
-    concurrency: Annotated[str, typer.Option(help="Closed loop: clients at once.")] = "1,4,16,32,64,128",
+    concurrency: Annotated[
+        str | None, typer.Option(help=f"Closed loop: clients at once. Left out: {CONCURRENCIES}.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Windows of each arm at each concurrency.")] = 3,
-    window: Annotated[float, typer.Option(min=0.1, help="Seconds of a window.")] = 5.0,
-    settle: Annotated[float, typer.Option(min=0, help="Seconds before a window, the arm in use.")] = 1.0,
-    warm_up: Annotated[float, typer.Option(min=0, help="Seconds of load before everything.")] = 5.0,
+    window: Annotated[float, typer.Option(help="Seconds of a window.")] = 5.0,
+    settle: Annotated[float, typer.Option(help="Seconds before a window, the arm in use.")] = 1.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds of load before everything.")] = 5.0,
     prompts: Annotated[
         str, typer.Option(help="encyclopedic, coding, tokens, or a ShareGPT file.")
     ] = "encyclopedic",
     arrivals: Annotated[Path | None, typer.Option(help="Open loop: an arrival trace (CSV, JSONL).")] = None,
-    rate_scale: Annotated[float, typer.Option(min=1e-6, help="How many times as fast as the trace.")] = 1.0,
+    rate_scale: Annotated[float, typer.Option(help="How many times as fast as the trace.")] = 1.0,
     scenario: Annotated[Path | None, typer.Option(help="TOML file of phases; see docs/bench.md.")] = None,
     dialect: Annotated[Dialect, typer.Option(help="Which API requests go to.")] = Dialect.SGLANG,
     model: Annotated[str | None, typer.Option(help="For --dialect openai; else the first served.")] = None,
@@ -72,16 +77,20 @@ def bench(
     from controller.bench import command  # noqa: PLC0415  keeps the other commands quick
     from controller.bench.campaign import Timing  # noqa: PLC0415
     from controller.bench.outcome import to_json  # noqa: PLC0415
+    from controller.bench.request import BenchRequest  # noqa: PLC0415
 
-    if scenario is not None and arrivals is not None:
-        raise BadRequestError("only one of --scenario and --arrivals may be given, got both")
+    _check_one_load({"--scenario": scenario, "--arrivals": arrivals, "--concurrency": concurrency})
+    _check_within("--window", window, 0.1, 86_400)
+    _check_within("--settle", settle, 0, 3600)
+    _check_within("--warm-up", warm_up, 0, 3600)
+    _check_within("--rate-scale", rate_scale, 1e-6, 1e6)
     others = [_named(text) for text in [*(plain or []), *(beside or [])]]
-    request = command.BenchRequest(
-        engine=engine.rstrip("/"),
+    request = BenchRequest(
+        engine=_url("--engine", engine),
         arms=tuple(part.strip() for part in (arms or "").split(",") if part.strip()),
         beside=tuple(others),
         plain=tuple(name for name, _ in others[: len(plain or [])]),
-        concurrencies=_concurrencies(concurrency),
+        concurrencies=_concurrencies(concurrency or CONCURRENCIES),
         rounds=rounds,
         timing=Timing(window_s=window, settle_s=settle, warm_up_s=warm_up),
         prompts=prompts,
@@ -109,7 +118,7 @@ def bench(
         err.print(str(stopped), style="yellow", markup=False, soft_wrap=True)
         ended = Exit.INTERRUPTED if stopped.told is signal.SIGINT else Exit.TERMINATED
         raise typer.Exit(ended) from None
-    except command.IncompleteBenchError as stopped:
+    except (command.IncompleteBenchError, command.UnansweredBenchError) as stopped:
         if as_json and stopped.outcome is not None:
             show_json(to_json(stopped.outcome))
         raise
@@ -117,20 +126,46 @@ def bench(
         show_json(to_json(outcome))
 
 
+def _check_one_load(given: dict[str, object]) -> None:
+    both = [option for option, value in given.items() if value is not None]
+    if len(both) > 1:
+        raise BadRequestError(f"only one of {', '.join(given)} may be given, got {' and '.join(both)}")
+
+
+def _check_within(option: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:  # not a number is neither
+        raise BadRequestError(f"{option} must be a number {least:g} to {most:g}, got {value:g}")
+
+
+def _url(option: str, text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise BadRequestError(
+            f"{option} must be an http:// or https:// URL, such as http://127.0.0.1:30000, got {text!r}"
+        )
+    return text.rstrip("/")
+
+
 def _named(text: str) -> tuple[str, str]:
     name, separator, url = text.partition("=")
-    if not (name and separator and url.startswith("http")):
+    if not (name and separator):
         raise BadRequestError(f"--plain and --beside must be NAME=URL, got {text!r}")
-    return name, url.rstrip("/")
+    return name, _url("the URL of --plain and --beside", url)
 
 
 def _concurrencies(text: str) -> tuple[int, ...]:
     try:
-        levels = tuple(sorted({int(part) for part in text.split(",")}))
+        levels = sorted(int(part) for part in text.split(","))
     except ValueError:
-        levels = ()
+        levels = []
     if not levels or not 1 <= levels[0] <= levels[-1] <= MAX_CLIENTS:
         raise BadRequestError(
             f"--concurrency must be whole numbers 1..{MAX_CLIENTS} with commas, got {text!r}"
         )
-    return levels
+    if len(set(levels)) < len(levels):
+        raise BadRequestError(f"--concurrency must hold each number once, got {text!r}")
+    return tuple(levels)

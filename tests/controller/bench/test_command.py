@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.bench.arms import parse_arm
-from controller.bench.command import BenchError, _parse, _runnable
+from controller.bench.command import BenchError, _runnable
+from controller.bench.inputs import parse_arms
 from controller.cli import make_app
 from controller.errors import BadRequestError
 
@@ -23,13 +24,13 @@ def labels(arms):
 
 def test_without_arms_every_fixed_one_is_measured():
     """Frozen is left out: it differs from cold only in the draft prefill."""
-    assert labels(_runnable(_parse([]), STATE)) == ["off-warm", "off-cold", "depth-1", "depth-4"]
+    assert labels(_runnable(parse_arms([]), STATE)) == ["off-warm", "off-cold", "depth-1", "depth-4"]
 
 
 def test_a_server_that_cannot_be_steered_is_measured_as_it_is():
     """No endpoint, or one that says it cannot."""
-    assert labels(_runnable(_parse([]), None)) == ["as-is"]
-    assert labels(_runnable(_parse([]), {"controllable": False, "reason": "no adaptive controller"})) == [
+    assert labels(_runnable(parse_arms([]), None)) == ["as-is"]
+    assert labels(_runnable(parse_arms([]), {"controllable": False, "reason": "no adaptive controller"})) == [
         "as-is"
     ]
 
@@ -37,13 +38,13 @@ def test_a_server_that_cannot_be_steered_is_measured_as_it_is():
 def test_an_arm_that_cannot_be_had_is_refused_with_the_reason():
     """Never silently measured as something else."""
     with pytest.raises(BenchError, match="the plugin is not installed"):
-        _runnable(_parse(["depth-1"]), None)
+        _runnable(parse_arms(["depth-1"]), None)
     with pytest.raises(BenchError, match="no adaptive controller"):
-        _runnable(_parse(["native"]), {"controllable": False, "reason": "no adaptive controller"})
+        _runnable(parse_arms(["native"]), {"controllable": False, "reason": "no adaptive controller"})
     with pytest.raises(BenchError, match=r"depth-3 must be a built depth \(1, 4\)"):
-        _runnable(_parse(["depth-3"]), STATE)
+        _runnable(parse_arms(["depth-3"]), STATE)
     with pytest.raises(BadRequestError, match=r"arm must be one of .* got 'off'"):
-        _parse(["off"])
+        parse_arms(["off"])
 
 
 def test_labels_of_arms():
@@ -80,29 +81,71 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(payload)
 
 
-@pytest.mark.slow
-def test_a_whole_run_over_http_writes_json_and_plots(tmp_path):
-    """Against a server without the plugin: one column, results.json, no profile, exit code 0."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+def bench(handler, folder, *options):
+    """A run of two short windows against a server of this handler."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}"
-    options = ["--concurrency", "1,2", "--rounds", "1", "--window", "0.3", "--settle", "0", "--warm-up", "0"]
+    short = ["--concurrency", "1,2", "--rounds", "1", "--window", "0.3", "--settle", "0", "--warm-up", "0"]
+    where = ["--engine", f"http://127.0.0.1:{server.server_port}", "--output", str(folder)]
     try:
-        result = CliRunner().invoke(
-            make_app(), ["bench", "--engine", url, *options, "--prompts", "tokens", "--output", str(tmp_path)]
-        )
+        return CliRunner().invoke(make_app(), ["bench", *where, *short, "--prompts", "tokens", *options])
     finally:
         server.shutdown()
         server.server_close()
+
+
+@pytest.mark.slow
+def test_a_whole_run_over_http_writes_json_and_plots(tmp_path):
+    """Against a server without the plugin: one column, results.json, no profile, exit code 0."""
+    result = bench(Handler, tmp_path)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "results.json").read_text())
     assert [(w["label"], w["concurrency"]) for w in found["windows"]] == [("engine", 1), ("engine", 2)]
     assert all(w["stats"]["output_tok_s"] > 0 for w in found["windows"])
     assert (tmp_path / "throughput.png").exists()
     assert not (tmp_path / "profile.json").exists()
-    assert result.stderr.startswith("2 windows, about 0.0 min\n")
+    wait = "and 2 times a wait for the first tokens of the clients, at most 30 s"
+    assert result.stderr.startswith(f"2 windows, about 0.0 min, {wait}\n")
     said = [line.rpartition(":")[0] for line in result.stderr.splitlines() if " of 2 " in line]
     assert said == ["1 of 2  engine C=1", "2 of 2  engine C=2"]
+
+
+class Refusing(Handler):
+    """Answers every request with 503."""
+
+    def do_POST(self):
+        """Never a token."""
+        self.rfile.read(int(self.headers["content-length"]))
+        self._answer(503, {"message": "no KV cache left"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", [[], ["--stream-every", "0"]])
+def test_a_server_that_only_fails_ends_with_1_and_its_own_words(tmp_path, extra):
+    """No request finished: the first error is in the sentence and in results.json; no wait for tokens."""
+    began_s = time.monotonic()
+    result = bench(Refusing, tmp_path, *extra)
+    assert time.monotonic() - began_s < 15
+    assert result.exit_code == 1
+    (sentence,) = [line for line in result.output.splitlines() if line.startswith("error: ")]
+    assert sentence.startswith("error: no request finished in 2 windows, ")
+    assert "(the first: BadAnswerError: HTTP 503: " in sentence
+    assert "no KV cache left" in sentence
+    assert "lengthen --window" not in result.output
+    assert "of its 2 windows hold no token for that" in result.output
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert "no KV cache left" in found["errors"][0]["text"]
+    counts = [sum(error["count"] for error in w["errors"]) for w in found["windows"]]
+    assert counts == [w["stats"]["errors"] for w in found["windows"]]
+    assert all(counts)
+
+
+@pytest.mark.slow
+def test_what_a_failing_server_measured_is_printed_as_json_too(tmp_path):
+    """Exit code 1, and the windows on standard output."""
+    result = bench(Refusing, tmp_path, "--json")
+    assert result.exit_code == 1
+    assert "no KV cache left" in json.loads(result.stdout)["errors"][0]["text"]
 
 
 @pytest.mark.parametrize(
@@ -111,14 +154,43 @@ def test_a_whole_run_over_http_writes_json_and_plots(tmp_path):
         (["--concurrency", "0"], "--concurrency must be whole numbers 1..4096 with commas, got '0'"),
         (["--concurrency", "8,100000"], "must be whole numbers 1..4096 with commas, got '8,100000'"),
         (["--plain", "http://x"], "must be NAME=URL"),
-        (["--scenario", "a", "--arrivals", "b"], "only one of --scenario and --arrivals"),
+        (["--plain", "a=x:1"], "must be an http:// or https:// URL, such as"),
+        (["--engine", "127.0.0.1:30000"], "--engine must be an http:// or https:// URL, such as"),
+        (["--scenario", "a", "--arrivals", "b"], "may be given, got --scenario and --arrivals"),
+        (["--scenario", "a", "--concurrency", "4"], "may be given, got --scenario and --concurrency"),
+        (["--arrivals", "a", "--concurrency", "4"], "may be given, got --arrivals and --concurrency"),
+        (["--concurrency", "4,8,4"], "--concurrency must hold each number once, got '4,8,4'"),
+        (["--window", "inf"], "--window must be a number 0.1 to 86400, got inf"),
+        (["--window", "nan"], "--window must be a number 0.1 to 86400, got nan"),
+        (["--window", "0"], "--window must be a number 0.1 to 86400, got 0"),
+        (["--settle", "-1"], "--settle must be a number 0 to 3600, got -1"),
+        (["--warm-up", "inf"], "--warm-up must be a number 0 to 3600, got inf"),
+        (["--rate-scale", "nan"], "--rate-scale must be a number 1e-06 to 1e+06, got nan"),
+        (["--arms", "depth-2,off-cold,depth-2"], "must hold each arm once, got 'depth-2' 2 times"),
+        (["--arms", "off-warm,depth-0"], "--arms must hold each arm once, got 'off-warm' 2 times"),
+        (["--arms", "policy:foo"], "--arms: policy.name must be one of "),
+        (["--plain", "a=http://x", "--beside", "a=http://y"], "names of their own, got 'a' 2 times"),
+        (["--plain", "depth-2=http://x"], "names of their own, got 'depth-2', which is an arm"),
     ],
 )
-def test_wrong_usage_ends_with_2(options, message):
-    """Before anything is measured."""
-    result = CliRunner().invoke(make_app(), ["bench", *options])
+def test_wrong_usage_ends_with_2(options, message, tmp_path):
+    """Before any server is asked (none runs here), and the message says field, rule and value."""
+    result = CliRunner().invoke(make_app(), ["bench", "--output", str(tmp_path), *options])
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_a_trace_of_more_than_a_day_is_refused_with_the_remedy(tmp_path):
+    """A time of 1e12 is rather one in nanoseconds than one to wait for."""
+    trace = tmp_path / "trace.jsonl"
+    rows = [{"arrival_s": at_s, "prompt_tokens": 4, "output_tokens": 4} for at_s in (0, 1e12)]
+    trace.write_text("\n".join(json.dumps(row) for row in rows))
+    result = CliRunner().invoke(
+        make_app(), ["bench", "--arrivals", str(trace), "--output", str(tmp_path / "out")]
+    )
+    assert result.exit_code == 2
+    assert "--arrivals must last at most 86400 s (a day)" in result.output
+    assert "of 1e+12 s: raise --rate-scale, cut the trace, or mend the unit of its times" in result.output
 
 
 def test_prompts_that_cannot_be_read_are_refused(tmp_path):

@@ -1,0 +1,144 @@
+"""What the options of a benchmark name: arms, prompts, a scenario, a trace; before any server is asked."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from controller.bench.arms import BenchArm, arm_of, parse_arm
+from controller.bench.courses import Arrivals
+from controller.bench.prompts import (
+    Coding,
+    Encyclopedic,
+    PromptSource,
+    RandomTokens,
+    of_length,
+    parse_sharegpt,
+)
+from controller.bench.request import BenchRequest
+from controller.bench.scenario import InvalidScenarioError, Phase, parse_scenario
+from controller.errors import BadRequestError
+from controller.simulation.arrivals import InvalidArrivalsError, describe_bad_rows, read_arrivals
+from policies import registry
+
+MAX_TRACE_S = 86_400.0
+"""A day: longer, and its times are rather in another unit."""
+
+
+class Sources:
+    """Prompt sources by name, each read once."""
+
+    def __init__(self, default: str) -> None:
+        self._default = default
+        self._known: dict[str, PromptSource] = {
+            "encyclopedic": Encyclopedic(),
+            "coding": Coding(),
+            "tokens": RandomTokens(),
+        }
+
+    def __call__(self, name: str | None) -> PromptSource:
+        """The source of this name, `None`: the default; raises `BadRequestError`."""
+        name = name or self._default
+        if name not in self._known:
+            try:
+                self._known[name] = parse_sharegpt(Path(name).read_text(encoding="utf-8"))
+            except OSError as problem:
+                known = ", ".join(self._known)
+                rule = f"must be one of {known}, or a readable ShareGPT file"
+                raise BadRequestError(f"--prompts {rule}, got {name!r}: {problem.strerror}") from None
+            except ValueError as problem:
+                raise BadRequestError(f"--prompts {name}: {problem}") from None
+        return self._known[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What was read; `phases` and `arrivals` are `None` where the load is another."""
+
+    arms: list[BenchArm]
+    source_of: Sources
+    phases: tuple[Phase, ...] | None
+    arrivals: Arrivals | None
+
+
+def read_inputs(request: BenchRequest, console: Console) -> Inputs:
+    """Read what the options name; raises `BadRequestError`."""
+    arms = parse_arms(request.arms)
+    _check_names([name for name, _ in request.beside])
+    source_of = Sources(request.prompts)
+    source_of(None)
+    phases = arrivals = None
+    if request.scenario is not None:
+        phases = _phases(request.scenario)
+        for phase in phases:
+            source_of(phase.prompts)
+    elif request.arrivals is not None:
+        arrivals = _arrivals(request, request.arrivals, console)
+    return Inputs(arms, source_of, phases, arrivals)
+
+
+def parse_arms(wanted: Sequence[str]) -> list[BenchArm]:
+    """The arms of their labels; raises `BadRequestError` for one that is unknown, or there twice."""
+    try:
+        arms = [parse_arm(text) for text in wanted]
+        for arm in arms:
+            if arm.policy is not None:
+                registry.find(arm.policy)
+    except ValueError as problem:
+        raise BadRequestError(f"--arms: {problem}") from None
+    _check_once("--arms must hold each arm once", [_one_label(arm) for arm in arms])
+    return arms
+
+
+def _one_label(arm: BenchArm) -> str:
+    """The same for `depth-0` and `off-warm`, which are one arm."""
+    return arm.label if arm.fixed is None else arm_of(arm.fixed.depth, arm.fixed.gear).label
+
+
+def _check_names(names: list[str]) -> None:
+    rule = "--plain and --beside must be given names of their own"
+    _check_once(rule, ["engine", *names])
+    for name in names:
+        with suppress(ValueError):
+            parse_arm(name)
+            raise BadRequestError(f"{rule}, got {name!r}, which is an arm")
+
+
+def _check_once(rule: str, values: Iterable[str]) -> None:
+    """Raise `BadRequestError` for the first value that is there more than once."""
+    for value, times in Counter(values).items():
+        if times > 1:
+            raise BadRequestError(f"{rule}, got {value!r} {times} times")
+
+
+def _phases(path: Path) -> tuple[Phase, ...]:
+    try:
+        return parse_scenario(path.read_text(encoding="utf-8"))
+    except (OSError, InvalidScenarioError) as problem:
+        raise BadRequestError(f"--scenario {path}: {problem}") from None
+
+
+def _arrivals(request: BenchRequest, path: Path, console: Console) -> Arrivals:
+    try:
+        trace = read_arrivals(path).scaled(request.rate_scale)
+    except (OSError, InvalidArrivalsError) as problem:
+        raise BadRequestError(str(problem)) from None
+    if trace.duration_s > MAX_TRACE_S:
+        raise BadRequestError(
+            f"--arrivals must last at most {MAX_TRACE_S:g} s (a day) at its --rate-scale, got {path} of "
+            f"{trace.duration_s:g} s: raise --rate-scale, cut the trace, or mend the unit of its times"
+        )
+    if trace.bad_rows:
+        console.print(f"{path}: {describe_bad_rows(trace)}", style="yellow", markup=False)
+    rng = random.Random(request.seed)  # noqa: S311 - load, not secrets
+    as_text = request.prompts != "tokens"
+    return [
+        (a.arrival_s, of_length(a.prompt_tokens, a.output_tokens, rng, as_text=as_text))
+        for a in trace.arrivals
+    ]

@@ -1,0 +1,137 @@
+"""The wait for a load to be under way, in virtual time."""
+
+import asyncio
+import random
+
+import httpx
+import pytest
+
+from controller.bench.arms import parse_arm
+from controller.bench.client import Client
+from controller.bench.flowing import SlowStart, until_flowing
+from controller.bench.load import ClosedLoop
+from controller.bench.prompts import RandomTokens
+from controller.bench.target import Target
+from tests.controller.bench.fake_server import FakeServer, Stream, http
+from tests.controller.bench.test_campaign import campaign, server
+
+pytestmark = pytest.mark.looptime
+SHORT = RandomTokens((4, 4), (100, 100))
+
+
+class Failing(FakeServer):
+    """Answers 503 after a time."""
+
+    def __init__(self, after_s):
+        super().__init__(hook=False)
+        self.after_s = after_s
+
+    async def _generate(self, body):
+        await asyncio.sleep(self.after_s)
+        return httpx.Response(503, text="full")
+
+
+class Silent(FakeServer):
+    """Lets the first `speaking` requests have their tokens, and the others wait."""
+
+    def __init__(self, speaking):
+        super().__init__(hook=False)
+        self.speaking = speaking
+
+    async def _generate(self, body):
+        if self.generated > self.speaking:
+            await asyncio.sleep(3600)
+        return httpx.Response(200, stream=Stream(self._events(10_000)))
+
+
+async def waited(fake, clients, **options):
+    """Seconds waited for a load on a server, and what was found."""
+    clock = asyncio.get_running_loop().time
+    async with http(fake) as client:
+        load = ClosedLoop(Client(client, clock), SHORT, random.Random(1), **options)
+        await load.scale(clients)
+        start_s = clock()
+        found = await until_flowing(load, clock, limit_s=30.0, settle_s=1.0)
+        took_s = clock() - start_s
+        await load.cancel()
+    return took_s, found
+
+
+async def test_it_ends_with_the_first_tokens():
+    """The first token of each of 4 clients comes after 10 ms."""
+    assert await waited(FakeServer(), 4) == (pytest.approx(0.02, abs=0.021), None)
+
+
+async def test_a_server_that_stands_is_waited_for_until_the_limit_and_told():
+    """3 of 8 clients have their first token after 30 s."""
+    assert await waited(Silent(3), 8) == (pytest.approx(30.0, abs=0.03), (3, 8))
+
+
+async def test_a_client_whose_request_failed_is_not_waited_for():
+    """Each fails after 2 s, again and again: there is nothing to wait for."""
+    assert await waited(Failing(2.0), 8) == (pytest.approx(2.0, abs=0.03), None)
+
+
+async def test_clients_that_were_served_in_turn_all_count():
+    """One request at a time, each of about 1 s: with 3 clients the third begins within 3 s, not after 30."""
+
+    class OneByOne(FakeServer):
+        turn = asyncio.Lock()
+
+        async def _events(self, wanted):
+            async with self.turn:
+                async for event in super()._events(wanted):
+                    yield event
+
+    took_s, found = await waited(OneByOne(hook=False), 3)
+    assert found is None
+    assert took_s < 3.0
+
+
+async def test_without_streams_it_waits_for_the_first_answer_and_no_longer_than_it_settles():
+    """Whole answers show no first token: an answer of at most 1 s ends it; one of an hour, the settle time."""
+    took_s, found = await waited(FakeServer(), 4, stream_every=0)
+    assert took_s <= 1.0
+    assert found is None
+    slow = FakeServer({0: 100.0, 2: 100.0})
+    assert await waited(slow, 4, stream_every=0) == (pytest.approx(1.0, abs=0.03), None)
+
+
+async def test_a_window_on_a_load_that_is_not_under_way_is_noted():
+    """The limit of 5 s is in the outcome with server, concurrency and how many clients were answered."""
+    fake = Silent(1)
+    async with http(fake) as client:
+        found = campaign([Target(server("engine", fake, client), parse_arm("as-is"))])
+        await found.sweep([4], rounds=1)
+    assert found.slow_starts == [SlowStart("engine", 4, 5.0, clients=4, answered=1)]
+    assert len(found.windows) == 1
+
+
+async def test_a_server_that_only_fails_takes_no_longer_than_its_windows():
+    """0.5 s to settle and 2 s a window, and each window says why requests failed."""
+    fake = Failing(0.0)
+    async with http(fake) as client:
+        found = campaign([Target(server("engine", fake, client), parse_arm("as-is"))])
+        await found.sweep([4], rounds=2)
+        assert asyncio.get_running_loop().time() == pytest.approx(5.0, abs=0.2)
+    assert found.slow_starts == []
+    (error,) = found.windows[0].errors
+    assert error.text == "BadAnswerError: HTTP 503: b'full'"
+    assert error.count == found.windows[0].stats.errors > 0
+
+
+async def test_an_arm_that_is_not_seen_in_use_says_that_its_requests_fail():
+    """No request, no decode step: the plan cannot be seen in force, and the reason is not the plan."""
+    fake = Failing(0.0)
+    fake.hook, real = True, fake._speculation
+
+    def idle(method, body):
+        fake_state = real(method, body).json()
+        return httpx.Response(200, json={**fake_state, "telemetry": []})
+
+    fake._speculation = idle
+    async with http(fake) as client:
+        found = campaign([Target(server("engine", fake, client), parse_arm("depth-2"))])
+        await found.sweep([1], rounds=1)
+    (failure,) = found.failures
+    assert failure.errors[0].text == "BadAnswerError: HTTP 503: b'full'"
