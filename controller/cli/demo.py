@@ -31,6 +31,9 @@ def demo(
         bool,
         typer.Option("--engine-only", help="The engine under its load, until Ctrl-C: bring your sidecar."),
     ] = False,
+    idle: Annotated[
+        bool, typer.Option("--idle", help="With --engine-only: send it nothing, say for specgov bench.")
+    ] = False,
     engine_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
     api_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of arrivals, noise and acceptance.")] = 1,
@@ -47,6 +50,7 @@ def demo(
         as_json=as_json,
         keep=keep,
         engine_only=engine_only,
+        idle=idle,
         engine_port=engine_port,
         api_port=api_port,
         seed=seed,

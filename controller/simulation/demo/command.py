@@ -17,7 +17,7 @@ from controller.cli._common import show_json
 from controller.errors import BadRequestError
 from controller.simulation.acceptance import parse_acceptance
 from controller.simulation.cost_profile import load_profile
-from controller.simulation.demo.engine_only import load_for_ever, print_line, serve_loaded
+from controller.simulation.demo.engine_only import load_for_ever, print_line, serve_idle, serve_loaded
 from controller.simulation.demo.load import Phase, draw_arrivals, plan_phases
 from controller.simulation.demo.outcome import (
     Trajectory,
@@ -49,6 +49,8 @@ class DemoRequest:
     as_json: bool
     keep: bool
     engine_only: bool
+    idle: bool
+    """Of `engine_only`: without its load."""
     engine_port: int
     api_port: int
     seed: int
@@ -58,6 +60,8 @@ def run(request: DemoRequest) -> None:
     """Run the demo; raises `BadRequestError`, `SettingsError`, `DemoError`."""
     if request.engine_only and (request.as_json or request.api_port):
         raise BadRequestError("--engine-only must be without --json and --api-port: no sidecar is started")
+    if request.idle and not request.engine_only:
+        raise BadRequestError("--idle must be given with --engine-only: a demo without its load shows nothing")
     console = Console(stderr=request.as_json)
     show = not request.as_json
     try:
@@ -71,7 +75,7 @@ def run(request: DemoRequest) -> None:
     if request.engine_only:
         print_line(console, f"{simulated} the control endpoint is the real one.")
         with contextlib.suppress(KeyboardInterrupt):  # how it is meant to end
-            asyncio.run(serve_loaded(settings, request.seconds, console))
+            asyncio.run(_engine_only(settings, request, console))
         return
     print_line(console, f"{simulated} the sidecar, its policy and the control endpoint are the real ones.")
     try:
@@ -87,6 +91,13 @@ def run(request: DemoRequest) -> None:
         raise
     if request.as_json:
         show_json(report)
+
+
+async def _engine_only(settings: DemoSettings, request: DemoRequest, console: Console) -> None:
+    if request.idle:
+        await serve_idle(settings, console)
+    else:
+        await serve_loaded(settings, request.seconds, console)
 
 
 def _settings(request: DemoRequest) -> DemoSettings:

@@ -1,4 +1,7 @@
-"""`specgov demo --engine-only`: the simulated server under its load, for a sidecar that you start."""
+"""`specgov demo --engine-only`: the simulated server under its load, for a sidecar that you start.
+
+With `--idle` under none, for a load that you bring.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,16 @@ async def serve_loaded(settings: DemoSettings, seconds: float, console: Console)
         print_line(console, f"govern it specgov run --engine {url}")
         print_line(console, "The load rises and falls on and on; Ctrl-C ends it.")
         await load_for_ever(console, server.live, url, phases, settings.seed)
+
+
+async def serve_idle(settings: DemoSettings, console: Console) -> None:
+    """Serve the engine, and send it nothing, until interrupted."""
+    server = make_server(settings.profile, settings.acceptance, settings.engine, seed=settings.seed)
+    async with serve_engine(server, settings.host, settings.engine_port) as url:
+        print_line(console, f"engine     {url}")
+        print_line(console, f"measure it specgov bench --engine {url}")
+        print_line(console, "Nothing is sent to it; Ctrl-C ends it.")
+        await asyncio.Event().wait()
 
 
 async def load_for_ever(

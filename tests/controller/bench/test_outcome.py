@@ -4,15 +4,19 @@ import json
 from dataclasses import replace
 
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from controller.bench import report
 from controller.bench.campaign import DepthSample, Failure, Window
 from controller.bench.cells import CellCount, difference
 from controller.bench.cost_profile import cost_profile
+from controller.bench.failed import ErrorCount
+from controller.bench.flowing import SlowStart
 from controller.bench.outcome import Outcome, from_json, to_json
-from controller.bench.plots import write_plots
+from controller.bench.plots import _curves, write_plots
 from controller.bench.records import WindowStats
+from controller.bench.statistics import Estimate
 from controller.simulation.cost_profile import parse_profile
 
 STATS = WindowStats(2.0, 100.0, 5, 0, 0.01, 0.02, 0.005, 0.006, 0.005, 0.009, 1.0, 1.5, 0.005, 0.006, None)
@@ -60,12 +64,18 @@ TWICE = replace(OUTCOME, windows=WINDOWS * 2)
 def test_json_gives_the_outcome_back():
     """Everything that the figures need survives the file."""
     full = replace(
-        TWICE, depths=[DepthSample(1.0, "depth-2", 2, "on", 3)], failures=[Failure("native", 4, "no")]
+        TWICE,
+        windows=[replace(w, errors=(ErrorCount("HTTP 503", 2),)) for w in TWICE.windows],
+        depths=[DepthSample(1.0, "depth-2", 2, "on", 3)],
+        failures=[Failure("native", 4, "no", (ErrorCount("HTTP 500", 1),))],
+        slow_starts=[SlowStart("engine", 64, 30.0, clients=64, answered=3)],
     )
     back = from_json(json.loads(json.dumps(to_json(full))))
     assert back.throughput() == full.throughput()
     assert back.depths == full.depths
     assert back.failures == full.failures
+    assert back.slow_starts == full.slow_starts
+    assert back.windows == full.windows
     assert back.advice() == full.advice() is not None
 
 
@@ -132,20 +142,96 @@ def test_counters_that_went_back_are_an_error():
 
 def test_the_report_says_crossover_schedule_and_worth():
     """ln(343/206) = 0.510, ln(5600/7843) = -0.337: 64^(0.510/0.847) = 12.2."""
-    text = list(report.sentences(TWICE.advice()))
+    text = list(report.sentences(TWICE))
     assert text[0] == "Speculation stops paying at about 12 requests at once."
     assert text[1].startswith("Schedule by batch size: 1+: depth-2, ")
     assert any(line.startswith("Against depth-2 alone it is worth +18.0 %") for line in text)
 
 
 def test_doubtful_figures_are_called_doubtful():
-    """A late load generator, windows without a token, failed requests, failed arms: each is said."""
-    bad = replace(window("depth-2", 1, 0.0, lag_s=0.2), stats=replace(STATS, output_tok_s=0.0, errors=3))
-    text = "\n".join(report.warnings(Outcome({}, [bad], failures=[Failure("native", 4, "refused")])))
-    assert "200 ms late in 1 of 1 windows" in text
-    assert "3 requests failed" in text
-    assert "1 windows saw no token" in text
-    assert "native at C=4: refused" in text
+    """Windows without a token, loads that were not under way, arms that failed: each is said."""
+    empty = replace(window("depth-2", 1, 0.0), stats=replace(STATS, output_tok_s=0.0))
+    outcome = Outcome(
+        {},
+        [empty],
+        failures=[Failure("native", 4, "refused", (ErrorCount("HTTP 500", 7),)), Failure("a", None, "no")],
+        slow_starts=[SlowStart("engine", 64, 30.0, clients=64, answered=3)] * 2,
+    )
+    assert list(report.warnings(outcome)) == [
+        "Measured before the load was under way, since the server did not answer: "
+        "engine for 30 s at C=64 (3 of 64 clients had their first token).",
+        "1 windows saw no token and are left out of the means: lengthen --window.",
+        "native at C=4: refused; requests failed: 7 times 'HTTP 500'",
+        "a: no",
+    ]
+
+
+def test_a_server_that_fails_is_not_said_to_need_longer_windows():
+    """Two windows, one without a token: the errors are the reason, by target, with their counts."""
+    errors = (ErrorCount("HTTP 503", 2), ErrorCount("HTTP 500", 1))
+    stats = replace(STATS, errors=4)
+    windows = [
+        replace(window("depth-2", 1, 100), stats=stats, errors=errors),
+        replace(window("depth-2", 1, 0.0), stats=replace(stats, output_tok_s=0.0), errors=errors),
+        window("off-cold", 1, 100),
+    ]
+    assert list(report.warnings(Outcome({}, windows))) == [
+        "depth-2: 8 requests failed (4 times 'HTTP 503', 2 times 'HTTP 500', 2 with other texts); "
+        "1 of its 2 windows hold no token for that."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("finished", "errors", "tok_s", "nothing"),
+    [(0, 3, 0.0, True), (0, 0, 0.0, True), (0, 3, 5.0, True), (0, 0, 5.0, False), (1, 3, 5.0, False)],
+)
+def test_nothing_finished_where_no_request_did_unless_tokens_flow_without_an_error(
+    finished, errors, tok_s, nothing
+):
+    """Answers longer than the window are measured by their tokens; failed ones are none."""
+    stats = replace(STATS, finished=finished, errors=errors, output_tok_s=tok_s)
+    assert Outcome({}, [replace(window("depth-2", 1, 0), stats=stats)]).nothing_finished() is nothing
+
+
+def test_late_windows_are_named_worst_first_and_at_most_five():
+    """Seven of eight: 600 ms at C=64 first, of two windows there the worse; two more are counted."""
+    windows = [window("depth-2", 2**n, 100, lag_s=0.1 * n) for n in range(7)]
+    windows.append(window("depth-2", 64, 100, number=1, lag_s=0.3))
+    windows.append(replace(window("off-cold", 4, 100, phase="calm", lag_s=0.55), label="off-cold"))
+    (said,) = report.warnings(Outcome({}, windows))
+    assert said.startswith(
+        "The load generator was late in 8 of 9 windows, worst first: depth-2 at C=64 (600 ms), "
+        "off-cold in calm (550 ms), depth-2 at C=32 (500 ms), depth-2 at C=16 (400 ms), "
+        "depth-2 at C=8 (300 ms) and 2 more."
+    )
+
+
+def test_advice_from_contaminated_windows_begins_by_saying_so():
+    """Two of the four windows at C=4 saw more than 4 requests; the warning itself is of those before it."""
+    windows = [window("depth-2", 4, 400), window("off-cold", 4, 300)] * 2
+    outcome = Outcome({}, windows, depths=[DepthSample(1.0, "depth-2", 2, "on", 6)])
+    assert next(report.sentences(outcome)) == (
+        "This advice rests on contaminated windows: other traffic was a part of 2 of the 4 that it uses."
+    )
+    (said,) = report.contamination(outcome)
+    assert "in 2 of 4 windows (about 6 with 4 clients): other traffic" in said
+    assert not any("other traffic" in text for text in report.warnings(outcome))
+    assert to_json(outcome)["crowded"][0] == {
+        "label": "depth-2",
+        "concurrency": 4,
+        "round": 0,
+        "running": 6,
+    }
+
+
+def test_one_concurrency_has_no_crossover_to_speak_of():
+    """Best is said once, and a schedule of one arm is not compared with itself."""
+    windows = [window("depth-2", 64, 400), window("off-cold", 64, 500)] * 2
+    assert list(report.sentences(Outcome({}, windows))) == [
+        "Best at 64 requests at once is off-cold; one concurrency shows no crossover.",
+        "Schedule by batch size: 1+: off-cold.",
+        "Against depth-2 alone it is worth +25.0 % (geometric mean over concurrencies).",
+    ]
 
 
 def test_one_round_gives_no_advice_and_says_why():
@@ -178,7 +264,29 @@ def test_a_concurrency_with_few_finished_requests_is_left_out_of_the_advice():
 def test_the_title_speaks_of_intervals_only_where_there_are_some(rounds, said):
     """One window has none."""
     outcome = replace(OUTCOME, windows=[window("depth-2", 4, 400)] * rounds)
-    assert ("interval" in report.throughput_table(outcome).title) is said
+    assert ("interval" in shown(report.throughput_table(outcome), 80)) is said
+
+
+def shown(what, width):
+    """As a console of this width shows it."""
+    console = Console(width=width, force_terminal=False)
+    with console.capture() as capture:
+        console.print(what)
+    return capture.get()
+
+
+def test_a_narrow_console_cuts_neither_titles_nor_columns():
+    """80 columns, four-digit latencies; a table of one short column."""
+    stats = replace(STATS, ttft_p99_s=12.345, e2e_p50_s=12.3, e2e_p99_s=45.6, finished=12345, errors=1234)
+    windows = [replace(window("policy:goodput", 128, 400), stats=stats)]
+    text = shown(report.latency_table(Outcome({}, windows)), 80)
+    for whole in ("policy:goodput", "128", "10.0/12345", "end to end", "12300/45600", "done", "failed"):
+        assert whole in text
+    assert "12345" in text
+    assert "1234" in text
+    assert shown(report.throughput_table(Outcome({}, [window("plain", 1, 1)])), 80).startswith(
+        "Output tokens / s\n"
+    )
 
 
 @pytest.mark.parametrize(("per_rank", "doubtful"), [(2, False), (3, True)])
@@ -186,23 +294,20 @@ def test_requests_that_are_not_the_benchmarks_are_warned_of(per_rank, doubtful):
     """4 clients, two DP ranks: 2 + 2 running are theirs, 3 + 3 are not."""
     samples = [DepthSample(at_s, "depth-2", 2, "on", per_rank) for at_s in (0.5, 0.5, 1.0, 1.0)]
     outcome = Outcome({}, [window("depth-2", 4, 400)], depths=samples)
-    text = "\n".join(report.warnings(outcome))
+    text = "\n".join(report.contamination(outcome))
     assert ("in 1 of 1 windows (about 6 with 4 clients): other traffic" in text) is doubtful
     assert bool(text) is doubtful
 
 
 def test_tables_hold_every_arm_and_an_unknown_is_a_dash():
     """The plain server has no window at 1 here."""
-    console = Console(width=160, record=True, file=None, force_terminal=False)
-    with console.capture() as capture:
-        console.print(report.throughput_table(replace(OUTCOME, windows=WINDOWS[:5] + WINDOWS[6:])))
-        console.print(report.latency_table(OUTCOME))
-        console.print(report.phase_table(Outcome({}, [window("depth-2", 4, 100, phase="calm")])))
-    shown = capture.get()
-    assert "7843" in shown
-    assert " - " in shown
-    assert "343 ±38" in shown
-    assert "10.0 / 20.0" in shown
+    text = shown(report.throughput_table(replace(OUTCOME, windows=WINDOWS[:5] + WINDOWS[6:])), 160)
+    text += shown(report.latency_table(OUTCOME), 160)
+    text += shown(report.phase_table(Outcome({}, [window("depth-2", 4, 100, phase="calm")])), 160)
+    assert "7843" in text
+    assert " - " in text
+    assert "343 ±38" in text
+    assert "10.0/20.0" in text
 
 
 @pytest.mark.slow
@@ -214,3 +319,12 @@ def test_plots_are_written(tmp_path):
     written = write_plots(full, tmp_path)
     assert [path.name for path in written] == ["throughput.png", "depth.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("levels", "scale"), [((4,), "linear"), ((1, 4), "log")])
+def test_one_concurrency_is_not_drawn_on_logarithmic_axes(levels, scale):
+    """Nothing grows along one point."""
+    axes = Figure().subplots()
+    _curves(axes, {"depth-2": {c: Estimate(100.0, 5.0, 2) for c in levels}}, "output tokens / s")
+    assert axes.get_xscale() == axes.get_yscale() == scale

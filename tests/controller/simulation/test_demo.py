@@ -254,6 +254,33 @@ async def test_the_engine_alone_is_loaded_and_waits_for_a_sidecar():
     await asyncio.gather(serving, return_exceptions=True)
 
 
+@pytest.mark.slow
+async def test_the_idle_engine_is_sent_nothing_and_waits_for_a_benchmark():
+    """It says how to measure it; nothing was decoded, and a request of one's own is answered."""
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    serving = asyncio.create_task(engine_only.serve_idle(_settings("fixed"), console))
+    async with asyncio.timeout(30), httpx.AsyncClient(trust_env=False) as client:
+        while "Ctrl-C" not in said.getvalue():  # noqa: ASYNC110  nobody tells when it is printed
+            await asyncio.sleep(0.05)
+        url = re.search(r"specgov bench --engine (\S+)", said.getvalue())[1]
+        await asyncio.sleep(0.2)
+        before = (await client.get(f"{url}/speculation")).json()["telemetry"]
+        body = {"text": "x", "sampling_params": {"max_new_tokens": 4}}
+        answer = await client.post(f"{url}/generate", json=body)
+    assert sum(rank["decode_steps"] for rank in before) == 0
+    assert answer.json()["meta_info"]["completion_tokens"] == 4
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+def test_idle_is_refused_without_engine_only():
+    """A demo without its load would show nothing."""
+    done = CliRunner().invoke(make_app(), ["demo", "--idle"])
+    assert done.exit_code == 2
+    assert "--idle must be given with --engine-only" in done.output
+
+
 def test_the_engine_alone_has_no_sidecar_to_report_on():
     """Options of the sidecar are refused, and the message names them."""
     done = CliRunner().invoke(make_app(), ["demo", "--engine-only", "--json"])
