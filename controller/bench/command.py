@@ -291,7 +291,7 @@ def _write(outcome: Outcome, folder: Path, console: Console) -> None:
         written.extend(write_profile_and_plots(outcome, folder))
     except ImportError:
         console.print("no plots: pip install 'specgov[plot]'", style="yellow")
-    console.print(f"written to {folder}: {', '.join(written)}")
+    console.print(f"written to {folder}: {', '.join(written)}", markup=False, soft_wrap=True)
 
 
 def _show(outcome: Outcome, console: Console) -> None:
@@ -302,8 +302,8 @@ def _show(outcome: Outcome, console: Console) -> None:
     if outcome.windows:
         console.print(report.latency_table(outcome))
     for doubt in report.contamination(outcome):
-        console.print(doubt, style="yellow", markup=False)
+        console.print(doubt, style="yellow", markup=False, soft_wrap=True)
     for sentence in [*report.sentences(outcome), *report.left_out(outcome)]:
-        console.print(sentence, markup=False)
+        console.print(sentence, markup=False, soft_wrap=True)
     for warning in report.warnings(outcome):
-        console.print(warning, style="yellow", markup=False)
+        console.print(warning, style="yellow", markup=False, soft_wrap=True)

@@ -18,7 +18,10 @@ _ROW_OF_GEAR = {"cold": "depth_0_plain_decode", "frozen": "depth_0_plain_decode"
 
 
 def cost_profile(outcome: Outcome, name: str) -> dict[str, Any] | None:
-    """The profile; `None` when no step time was measured."""
+    """The profile; `None` unless a step time of a steered server was measured.
+
+    A server without speculation adds a row for comparison; alone it has nothing to replay.
+    """
     about: Mapping[str, Any] = outcome.about
     rows: dict[str, dict[int, float]] = {}
     for label, depth in outcome.held_depths().items():
@@ -34,7 +37,7 @@ def cost_profile(outcome: Outcome, name: str) -> dict[str, Any] | None:
         for row, points in rows.items()
         if points
     }
-    if not step_ms:
+    if not step_ms.keys() - {"plain"}:
         return None
     profile = {"schema": 1, "name": name, "sglang": about.get("sglang_version"), "model": about.get("model")}
     context = _context(outcome)
@@ -43,7 +46,7 @@ def cost_profile(outcome: Outcome, name: str) -> dict[str, Any] | None:
     return {
         **profile,
         "step_ms": step_ms,
-        "notes": "Measured by specgov bench; step times by mean batch size.",
+        "notes": "Measured by specgov bench; step times by mean batch size, plain's by clients at once.",
     }
 
 

@@ -132,7 +132,7 @@ def contamination(outcome: Outcome) -> Iterator[str]:
         window, running = max(crowded, key=lambda found: found[1] - (found[0].concurrency or 0))
         yield (
             f"The server ran more requests than the benchmark's own clients in {len(crowded)} of "
-            f"{len(outcome.windows)} windows (about {running:.0f} with {window.concurrency} clients): "
+            f"{len(outcome.windows)} windows (about {running:g} with {window.concurrency} clients): "
             "other traffic is in these figures."
         )
 

@@ -61,7 +61,9 @@ def run(request: DemoRequest) -> None:
     if request.engine_only and (request.as_json or request.api_port):
         raise BadRequestError("--engine-only must be without --json and --api-port: no sidecar is started")
     if request.idle and not request.engine_only:
-        raise BadRequestError("--idle must be given with --engine-only: a demo without its load shows nothing")
+        raise BadRequestError(
+            "--idle must be given with --engine-only: a demo without its load shows nothing"
+        )
     console = Console(stderr=request.as_json)
     show = not request.as_json
     try:

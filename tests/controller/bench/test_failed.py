@@ -10,7 +10,7 @@ def failed(ended_s, text):
 
 
 def test_texts_of_a_window_come_in_the_order_in_which_requests_failed():
-    """(1, 3]: the one at 1 is of the window before, the one that runs and the one that is well do not count."""
+    """(1, 3]: the one at 1 is of the window before, those that run or are well do not count."""
     records = [failed(3.0, "b"), failed(2.0, "a"), failed(2.5, "b"), failed(1.0, "c"), failed(None, "d")]
     records.append(RequestRecord(0.0, streamed=True, ended_s=2.0))
     assert errors_between(records, 1.0, 3.0) == (ErrorCount("a", 1), ErrorCount("b", 2))
