@@ -315,8 +315,8 @@ def commands_page() -> str:
         "",
         "3 is the answer of `preflight`, `status`, `watch` with `--once` or `--json`, and of `override`",
         "when the order is kept but the engine cannot be made to follow it now; Ctrl-C is how",
-        "`run`, `watch`, `demo --keep` and `demo --engine-only` are meant to end, with 0. `bench` ends with 0",
-        "when some requests failed, with 1 when none finished ([all of its cases](bench.md)).",
+        "`run`, `watch`, `demo --keep` and `demo --engine-only` are meant to end, with 0. `bench` ends",
+        "with 0 when some requests failed, with 1 when none finished ([all of its cases](bench.md)).",
     ]
     return "\n".join(lines) + "\n"
 

@@ -40,7 +40,8 @@ def latency_table(outcome: Outcome) -> Group:
     """TTFT, TPOT, ITL and end-to-end times, and errors, per arm and concurrency or phase."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in ("arm", "C", "TTFT", "TPOT", "ITL", "end to end", "done", "failed"):
-        table.add_column(name, justify="left" if name == "arm" else "right", overflow="fold")
+        first = name == "arm"
+        table.add_column(name, justify="left" if first else "right", overflow="fold", no_wrap=first)
     groups: dict[tuple[str, str], list[int]] = {}
     for i, window in enumerate(outcome.windows):
         where = window.phase or ("-" if window.concurrency is None else str(window.concurrency))
