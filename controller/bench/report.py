@@ -143,6 +143,7 @@ def warnings(outcome: Outcome) -> Iterator[str]:
     yield from _late(outcome)
     yield from _slow(outcome)
     yield from failed(outcome)
+    yield from _unequal(outcome)
     stood = sum(w.stats.output_tok_s == 0 and not w.stats.errors for w in outcome.windows)
     if stood:
         yield f"{stood} windows saw no token and are left out of the means: lengthen --window."
@@ -200,6 +201,24 @@ def _slow(outcome: Outcome) -> Iterator[str]:
         )
     )
     yield f"Measured before the load was under way, since the server did not answer: {named}."
+
+
+def _unequal(outcome: Outcome) -> Iterator[str]:
+    """Where tokens are not those that were asked for, or not known to be those that came."""
+    short = {_where(w): None for w in outcome.windows if w.stats.short}
+    if short:
+        count = sum(w.stats.short for w in outcome.windows)
+        finished = sum(w.stats.finished for w in outcome.windows)
+        yield (
+            f"{count} of {finished} finished answers were shorter than asked for ({_some(list(short))}): arms "
+            "did not do the same work. Does the server heed ignore_eos, and is its context long enough?"
+        )
+    guessed = {_where(w): None for w in outcome.windows if w.stats.guessed}
+    if guessed:
+        yield (
+            f"The server did not say how many tokens each event of a stream brought ({_some(list(guessed))}): "
+            "each was taken for one, too few under speculation. Lengthen --window until requests end in it."
+        )
 
 
 def _where(window: Window) -> str:

@@ -198,6 +198,17 @@ def test_nothing_finished_where_no_request_did_unless_tokens_flow_without_an_err
     assert Outcome({}, [replace(window("depth-2", 1, 0), stats=stats)]).nothing_finished() is nothing
 
 
+def test_tokens_that_are_short_or_guessed_are_warned_of_with_their_windows():
+    """3 of the 10 finished answers of two windows, and one window of guesses."""
+    windows = [
+        replace(window("depth-2", 4, 100), stats=replace(STATS, short=3)),
+        replace(window("off-cold", 4, 100), stats=replace(STATS, guessed=True)),
+    ]
+    short, guessed = report.warnings(Outcome({}, windows))
+    assert short.startswith("3 of 10 finished answers were shorter than asked for (depth-2 at C=4): arms did")
+    assert guessed.startswith("The server did not say how many tokens each event of a stream brought (off-")
+
+
 def test_late_windows_are_named_worst_first_and_at_most_five():
     """Seven of eight: 600 ms at C=64 first, of two windows there the worse; two more are counted."""
     windows = [window("depth-2", 2**n, 100, lag_s=0.1 * n) for n in range(7)]
