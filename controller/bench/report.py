@@ -210,14 +210,14 @@ def _unequal(outcome: Outcome) -> Iterator[str]:
         count = sum(w.stats.short for w in outcome.windows)
         finished = sum(w.stats.finished for w in outcome.windows)
         yield (
-            f"{count} of {finished} finished answers were shorter than asked for ({_some(list(short))}): arms "
-            "did not do the same work. Does the server heed ignore_eos, and is its context long enough?"
+            f"{count} of {finished} finished answers were shorter than asked for ({_some(list(short))}): "
+            "arms did not do the same work. Does the server heed ignore_eos, and is its context long enough?"
         )
     guessed = {_where(w): None for w in outcome.windows if w.stats.guessed}
     if guessed:
         yield (
-            f"The server did not say how many tokens each event of a stream brought ({_some(list(guessed))}): "
-            "each was taken for one, too few under speculation. Lengthen --window until requests end in it."
+            f"The server did not say how many tokens the events of a stream brought ({_some(list(guessed))}):"
+            " each was taken for one, too few under speculation. Lengthen --window until requests end in it."
         )
 
 

@@ -206,7 +206,7 @@ def test_tokens_that_are_short_or_guessed_are_warned_of_with_their_windows():
     ]
     short, guessed = report.warnings(Outcome({}, windows))
     assert short.startswith("3 of 10 finished answers were shorter than asked for (depth-2 at C=4): arms did")
-    assert guessed.startswith("The server did not say how many tokens each event of a stream brought (off-")
+    assert guessed.startswith("The server did not say how many tokens the events of a stream brought (off-")
 
 
 def test_late_windows_are_named_worst_first_and_at_most_five():
