@@ -20,7 +20,7 @@ from typing import Any
 from controller.bench.arms import BenchArm
 from controller.bench.cells import CellCount, difference
 from controller.bench.engine import EngineRefusedError, arms_in_use
-from controller.bench.failed import ErrorCount, errors_between
+from controller.bench.failed import ErrorCount, errors_of
 from controller.bench.flowing import SlowStart, until_flowing
 from controller.bench.load import ClosedLoop, LoopLag
 from controller.bench.prompts import PromptSource
@@ -177,7 +177,7 @@ class Campaign:
             engine_tok_s=sum(c.tokens for c in cells) / counted_s if cells else None,
             cells=cells,
             client_lag_s=self._lag.worst_s(from_s, to_s),
-            errors=errors_between(records, from_s, to_s),
+            errors=errors_of(records, from_s, to_s),
             **{"concurrency": None, "round": 0, "phase": None, **notes},
         )
         self.windows.append(window)
@@ -255,7 +255,7 @@ class Campaign:
                 notes = {"concurrency": concurrency, "round": number}
                 await self.measure(target, loop.records, window, stream_share=loop.stream_share, **notes)
         except EngineRefusedError as problem:
-            self.fail(target.label, concurrency, problem, errors_between(loop.records, begun_s, self.clock()))
+            self.fail(target.label, concurrency, problem, errors_of(loop.records, begun_s))
 
     @asynccontextmanager
     async def _sampling(self, target: Target) -> AsyncIterator[None]:

@@ -8,6 +8,7 @@ from functools import partial
 
 from controller.bench.campaign import Campaign, ordered
 from controller.bench.engine import EngineRefusedError
+from controller.bench.failed import errors_of
 from controller.bench.load import OpenLoop
 from controller.bench.prompts import Prompt, PromptSource
 from controller.bench.scenario import Phase
@@ -28,7 +29,9 @@ async def run_scenario(
                     try:
                         await _phases(campaign, target, phases, source_of, number)
                     except EngineRefusedError as problem:
-                        campaign.fail(target.label, None, problem)
+                        loop = target.server.loop
+                        records = loop.records if loop is not None else []
+                        campaign.fail(target.label, None, problem, errors_of(records))
                     finally:
                         await target.server.end()
 
@@ -75,7 +78,7 @@ async def _trace(campaign: Campaign, target: Target, arrivals: Arrivals, number:
             work = partial(_confirmed, load, target, arrivals)
             await campaign.measure(target, load.records, work, phase="trace", round=number)
     except EngineRefusedError as problem:
-        campaign.fail(target.label, None, problem)
+        campaign.fail(target.label, None, problem, errors_of(load.records))
     finally:
         await target.server.end()
 

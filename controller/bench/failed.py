@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -19,7 +20,9 @@ class ErrorCount:
     count: int
 
 
-def errors_between(records: Iterable[RequestRecord], from_s: float, to_s: float) -> tuple[ErrorCount, ...]:
+def errors_of(
+    records: Iterable[RequestRecord], from_s: float = -math.inf, to_s: float = math.inf
+) -> tuple[ErrorCount, ...]:
     """Of the requests that failed in (`from_s`, `to_s`]; see `add_up`."""
     failed = [
         (record.ended_s, record.error)

@@ -1,6 +1,6 @@
 """Why requests failed: texts and counts."""
 
-from controller.bench.failed import ErrorCount, add_up, errors_between, in_words
+from controller.bench.failed import ErrorCount, add_up, errors_of, in_words
 from controller.bench.records import RequestRecord
 
 
@@ -13,7 +13,7 @@ def test_texts_of_a_window_come_in_the_order_in_which_requests_failed():
     """(1, 3]: the one at 1 is of the window before, those that run or are well do not count."""
     records = [failed(3.0, "b"), failed(2.0, "a"), failed(2.5, "b"), failed(1.0, "c"), failed(None, "d")]
     records.append(RequestRecord(0.0, streamed=True, ended_s=2.0))
-    assert errors_between(records, 1.0, 3.0) == (ErrorCount("a", 1), ErrorCount("b", 2))
+    assert errors_of(records, 1.0, 3.0) == (ErrorCount("a", 1), ErrorCount("b", 2))
 
 
 def test_a_server_that_numbers_its_errors_does_not_fill_the_results():

@@ -8,9 +8,11 @@ import pytest
 
 from controller.bench.arms import parse_arm
 from controller.bench.client import Client
+from controller.bench.courses import run_scenario, run_trace
 from controller.bench.flowing import SlowStart, until_flowing
 from controller.bench.load import ClosedLoop
-from controller.bench.prompts import RandomTokens
+from controller.bench.prompts import Prompt, RandomTokens
+from controller.bench.scenario import Phase
 from controller.bench.target import Target
 from tests.controller.bench.fake_server import FakeServer, Stream, http
 from tests.controller.bench.test_campaign import campaign, server
@@ -133,5 +135,7 @@ async def test_an_arm_that_is_not_seen_in_use_says_that_its_requests_fail():
     async with http(fake) as client:
         found = campaign([Target(server("engine", fake, client), parse_arm("depth-2"))])
         await found.sweep([1], rounds=1)
-    (failure,) = found.failures
-    assert failure.errors[0].text == "BadAnswerError: HTTP 503: b'full'"
+        await run_scenario(found, [Phase("calm", 2.0, 1)], lambda _: SHORT, rounds=1)
+        await run_trace(found, [(0.0, Prompt(4, text="a"))], rounds=1)
+    texts = [[error.text for error in failure.errors] for failure in found.failures]
+    assert texts == [["BadAnswerError: HTTP 503: b'full'"]] * 3
