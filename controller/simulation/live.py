@@ -16,10 +16,12 @@ POLL_S = 0.01
 class Ticket:
     """One request as its client sees it."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, rid: str | None = None) -> None:
         self.request = request
+        self.rid = rid
         self.generated = 0
         """Output tokens so far."""
+        self.aborted = False
         self._moved = asyncio.Event()
 
     @property
@@ -33,8 +35,13 @@ class Ticket:
             self.generated = generated
             self._moved.set()
 
+    def abort(self) -> None:
+        """No more tokens will come."""
+        self.aborted = True
+        self._moved.set()
+
     async def tokens(self) -> AsyncIterator[int]:
-        """How many tokens came since the last time, until all are there."""
+        """How many tokens came since the last time, until all are there or it is aborted."""
         seen = 0
         while True:
             await self._moved.wait()
@@ -42,11 +49,11 @@ class Ticket:
             if self.generated > seen:
                 yield self.generated - seen
                 seen = self.generated
-            if self.done:
+            if self.done or self.aborted:
                 return
 
     async def finished(self) -> None:
-        """Wait until all tokens are there."""
+        """Wait until all tokens are there, or it is aborted."""
         async for _ in self.tokens():
             pass
 
@@ -75,8 +82,11 @@ class LiveEngine:
         """What the engine's time should be now."""
         return (self._clock() - self._start_s) * self._speed
 
-    def submit(self, prompt_tokens: int, output_tokens: int) -> Ticket:
-        """Let a request arrive now; raises `ValueError` for one that could never be served."""
+    def submit(self, prompt_tokens: int, output_tokens: int, rid: str | None = None) -> Ticket:
+        """Let a request arrive now; raises `ValueError` for one that could never be served.
+
+        `rid` is its client's name for it, for `abort`.
+        """
         limit = self.engine.config.kv_tokens
         if prompt_tokens < 1 or output_tokens < 1 or prompt_tokens + output_tokens > limit:
             raise ValueError(
@@ -85,7 +95,7 @@ class LiveEngine:
             )
         arrival_s = max(self.virtual_s, self.engine.now_s)
         request = Request(next(self._numbers), arrival_s, prompt_tokens, output_tokens)
-        ticket = self._tickets[request.index] = Ticket(request)
+        ticket = self._tickets[request.index] = Ticket(request, rid)
         self.submitted.append(request)
         self.engine.submit(request)
         return ticket
@@ -94,6 +104,12 @@ class LiveEngine:
         """Its client went away."""
         if self._tickets.pop(ticket.request.index, None) is not None:
             self.engine.cancel(ticket.request.index)
+
+    def abort(self, rid: str) -> None:
+        """Its client wants it no more; for one that is unknown, or done, nothing."""
+        for ticket in [ticket for ticket in self._tickets.values() if ticket.rid == rid]:
+            self.cancel(ticket)
+            ticket.abort()
 
     async def run(self) -> None:
         """Keep the engine up to date until cancelled."""

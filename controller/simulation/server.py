@@ -113,11 +113,16 @@ def _add_generate_routes(app: FastAPI, live: LiveEngine, model: str) -> None:
         output = _whole(
             sampling.get("max_new_tokens", DEFAULT_OUTPUT_TOKENS), "sampling_params.max_new_tokens"
         )
-        ticket = _submit(live, prompt, output)
+        ticket = _submit(live, prompt, output, body.get("rid"))
         if body.get("stream"):
             return _stream(live, ticket, lambda n: _generated(ticket, n))
         await _finished(live, ticket)
         return JSONResponse(_generated(ticket, ticket.generated))
+
+    @app.post("/abort_request")
+    async def abort(body: dict[str, Any]) -> Response:
+        live.abort(str(body.get("rid")))
+        return Response(status_code=200)
 
     @app.post("/v1/completions")
     async def completions(body: dict[str, Any]) -> Response:
@@ -170,9 +175,9 @@ async def _finished(live: LiveEngine, ticket: Ticket) -> None:
         live.cancel(ticket)
 
 
-def _submit(live: LiveEngine, prompt: int, output: int) -> Ticket:
+def _submit(live: LiveEngine, prompt: int, output: int, rid: object = None) -> Ticket:
     try:
-        return live.submit(prompt, output)
+        return live.submit(prompt, output, None if rid is None else str(rid))
     except ValueError as error:
         raise HTTPException(400, str(error)) from None
 
@@ -192,10 +197,15 @@ def _whole(value: object, field: str) -> int:
 def _generated(ticket: Ticket, new: int) -> dict[str, Any]:
     """One answer (or stream event, which is cumulative too) of SGLang's `/generate`."""
     del new
-    request, done = ticket.request, ticket.done
+    request = ticket.request
+    reason: dict[str, Any] | None = None
+    if ticket.aborted:
+        reason = {"type": "abort"}
+    elif ticket.done:
+        reason = {"type": "length", "length": request.output_tokens}
     meta: dict[str, Any] = {
-        "id": f"sim-{request.index}",
-        "finish_reason": {"type": "length", "length": request.output_tokens} if done else None,
+        "id": ticket.rid or f"sim-{request.index}",
+        "finish_reason": reason,
         "prompt_tokens": request.prompt_tokens,
         "completion_tokens": ticket.generated,
         "cached_tokens": 0,

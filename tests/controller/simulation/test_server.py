@@ -77,6 +77,21 @@ async def test_generate_answers_after_the_time_that_the_engine_takes(client):
     assert len(answer["output_ids"]) == 10
 
 
+async def test_a_request_is_aborted_by_the_name_that_its_client_gave_it(client):
+    """Of two of 1000 tokens the one leaves the batch at once, and is told so; the other goes on."""
+    body = {"text": "x", "sampling_params": {"max_new_tokens": 1000}}
+    both = [asyncio.create_task(client.post("/generate", {**body, "rid": rid})) for rid in ("mine", "other")]
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert client.server.live.engine.running == 2
+    await client.post("/abort_request", {"rid": "mine"})
+    answer = (await both[0]).json()["meta_info"]
+    assert (answer["id"], answer["finish_reason"]) == ("mine", {"type": "abort"})
+    assert answer["completion_tokens"] < 1000
+    assert client.server.live.engine.running == 1
+    assert (await both[1]).json()["meta_info"]["completion_tokens"] == 1000
+
+
 async def test_a_stream_of_generate_is_cumulative_like_sglangs(client):
     """Each event holds all tokens so far; the last one holds the finish reason."""
     body = {"text": "x" * 40, "sampling_params": {"max_new_tokens": 30}, "stream": True}
