@@ -42,7 +42,7 @@ class Timing:
     settle_s: float = 1.0
     """Between an arm seen in use and its window."""
     ramp_limit_s: float = 30.0
-    """At most so long until nearly every client that streams has its first token; see `until_flowing`."""
+    """At most so long until nearly every client has been answered; see `until_flowing`."""
     warm_up_s: float = 5.0
     """Load at the highest concurrency on every server before anything is measured."""
 
@@ -199,7 +199,7 @@ class Campaign:
     async def until_flowing(self, server: ServerUnderTest, loop: ClosedLoop) -> None:
         """Wait until the load is under way, and take note where it is not when the limit is reached."""
         limit_s = self.timing.ramp_limit_s
-        found = await until_flowing(loop, self.clock, limit_s=limit_s, settle_s=self.timing.settle_s)
+        found = await until_flowing(loop, self.clock, limit_s)
         if found is not None:
             answered, clients = found
             self.slow_starts.append(SlowStart(server.name, loop.concurrency, limit_s, clients, answered))

@@ -186,21 +186,19 @@ def _course(
     """What to do, and what to say of it beforehand."""
     rounds, timing = request.rounds, request.timing
     visits = len(campaign.targets) * rounds
-    wait_s = timing.ramp_limit_s if request.stream_every else 0.0
     if inputs.phases is not None:
         seconds = visits * sum(phase.seconds for phase in inputs.phases)
         run = partial(courses.run_scenario, campaign, inputs.phases, inputs.source_of, rounds)
-        return run, Plan(visits * len(inputs.phases), seconds, visits, wait_s)
+        return run, Plan(visits * len(inputs.phases), seconds, visits, timing.ramp_limit_s)
     if inputs.arrivals is not None:
         trace = partial(courses.run_trace, campaign, inputs.arrivals, rounds)
         return trace, Plan(visits, visits * max((at_s for at_s, _ in inputs.arrivals), default=0.0))
     levels = len(request.concurrencies)
     starts = len(campaign.servers()) * rounds * levels
-    first_answers_s = 0.0 if request.stream_every else starts * timing.settle_s
-    seconds = len(campaign.servers()) * timing.warm_up_s + first_answers_s
+    seconds = len(campaign.servers()) * timing.warm_up_s
     seconds += visits * levels * (timing.settle_s + timing.window_s)
     sweep = partial(campaign.sweep, request.concurrencies, rounds)
-    return sweep, Plan(visits * levels, seconds, starts, wait_s)
+    return sweep, Plan(visits * levels, seconds, starts, timing.ramp_limit_s)
 
 
 async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitStack) -> ServerUnderTest:

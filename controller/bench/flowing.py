@@ -20,29 +20,31 @@ class SlowStart:
     concurrency: int
     waited_s: float
     clients: int
-    """That stream, and so show a first token."""
+    """That were waited for: those that stream, or all where none does."""
     answered: int
-    """Of them: those that had their first token, or an error."""
+    """Of them: those that had their first token (not streamed: answer), or an error."""
 
 
 async def until_flowing(
-    loop: ClosedLoop, clock: Callable[[], float], *, limit_s: float, settle_s: float
+    loop: ClosedLoop, clock: Callable[[], float], limit_s: float
 ) -> tuple[int, int] | None:
     """Wait until nearly every client that streams has had its first token, or has failed.
 
-    Returns `None`, or after `limit_s` (answered, clients that stream).  Whole answers show nothing before
-    their end: where no client streams, this waits for the first one, at most `settle_s`.
+    Returns `None`, or after `limit_s` (answered clients, all that were waited for).  Where no client streams
+    it waits for their first whole answers: those are shorter than others (clients join somewhere in their
+    middle), and count when they end, so that a window before that would show too few tokens.
     """
     start_s = clock()
+    first = loop.newest()
+    waited_for = [i for i, record in enumerate(first) if record.streamed] or list(range(len(first)))
     answered: set[int] = set()
     while True:
-        newest = loop.newest()
-        streams = [i for i, record in enumerate(newest) if record.streamed]
-        answered.update(i for i in streams if newest[i].events or newest[i].error is not None)
-        if streams and len(answered) >= FLOWING_SHARE * len(streams):
+        for i, (before, now) in enumerate(zip(first, loop.newest(), strict=True)):
+            if now is not before or now.events or now.error is not None:
+                answered.add(i)
+        count = len(answered.intersection(waited_for))
+        if count >= FLOWING_SHARE * len(waited_for):
             return None
-        if not streams and any(record.ended_s is not None for record in loop.records):
-            return None
-        if clock() - start_s >= (limit_s if streams else settle_s):
-            return (len(answered), len(streams)) if streams else None
+        if clock() - start_s >= limit_s:
+            return count, len(waited_for)
         await asyncio.sleep(_POLL_S)

@@ -31,14 +31,14 @@ class Plan:
     starts: int = 0
     """How often a load is started anew."""
     wait_s: float = 0.0
-    """At most so long at each start, until every client has its first token; 0: no such wait."""
+    """At most so long at each start, until nearly every client has been answered; 0: no such wait."""
 
     def __str__(self) -> str:
         text = f"{self.windows} windows, about {self.seconds / 60:.1f} min"
         if not (self.starts and self.wait_s):
             return text
         times = "once" if self.starts == 1 else f"{self.starts} times"
-        return f"{text}, and {times} a wait for the first tokens of the clients, at most {self.wait_s:g} s"
+        return f"{text}, and {times} a wait until the clients are answered, at most {self.wait_s:g} s"
 
 
 @contextmanager

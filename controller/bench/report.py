@@ -195,7 +195,7 @@ def _slow(outcome: Outcome) -> Iterator[str]:
         list(
             dict.fromkeys(
                 f"{s.server} for {s.waited_s:g} s at C={s.concurrency} "
-                f"({s.answered} of {s.clients} clients had their first token)"
+                f"({s.answered} of {s.clients} clients had been answered)"
                 for s in outcome.slow_starts
             )
         )

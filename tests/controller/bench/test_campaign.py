@@ -28,7 +28,7 @@ def server(name, fake, client):
     return ServerUnderTest(name, Client(client, clock), control)
 
 
-def campaign(targets, seen=None, govern=None, timing=TIMING):
+def campaign(targets, seen=None, govern=None, timing=TIMING, stream_every=1):
     """A campaign with everything at hand."""
     clock = asyncio.get_running_loop().time
     on_window = seen.append if seen is not None else lambda _: None
@@ -36,7 +36,7 @@ def campaign(targets, seen=None, govern=None, timing=TIMING):
         targets,
         source=SOURCE,
         timing=timing,
-        stream_every=1,
+        stream_every=stream_every,
         seed=1,
         clock=clock,
         govern=govern,

@@ -104,7 +104,7 @@ def test_a_whole_run_over_http_writes_json_and_plots(tmp_path):
     assert all(w["stats"]["output_tok_s"] > 0 for w in found["windows"])
     assert (tmp_path / "throughput.png").exists()
     assert not (tmp_path / "profile.json").exists()
-    wait = "and 2 times a wait for the first tokens of the clients, at most 30 s"
+    wait = "and 2 times a wait until the clients are answered, at most 30 s"
     assert result.stderr.startswith(f"2 windows, about 0.0 min, {wait}\n")
     said = [line.rpartition(":")[0] for line in result.stderr.splitlines() if " of 2 " in line]
     assert said == ["1 of 2  engine C=1", "2 of 2  engine C=2"]

@@ -162,7 +162,7 @@ def test_doubtful_figures_are_called_doubtful():
     assert list(report.warnings(outcome)) == [
         (
             "Measured before the load was under way, since the server did not answer: "
-            "engine for 30 s at C=64 (3 of 64 clients had their first token)."
+            "engine for 30 s at C=64 (3 of 64 clients had been answered)."
         ),
         "1 windows saw no token and are left out of the means: lengthen --window.",
         "native at C=4: refused; requests failed: 7 times 'HTTP 500'",

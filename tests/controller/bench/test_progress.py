@@ -14,9 +14,9 @@ def test_without_a_terminal_it_says_how_long_and_then_every_result():
     assert said[1:] == ["1 of 12  depth-4 C=16: failed", "2 of 12  native: failed"]
 
 
-def test_the_wait_for_first_tokens_is_announced():
-    """How often, and how long at most; not where no client streams."""
-    wait = "a wait for the first tokens of the clients, at most 30 s"
+def test_the_wait_for_first_answers_is_announced():
+    """How often, and how long at most; an open loop has none."""
+    wait = "a wait until the clients are answered, at most 30 s"
     assert str(Plan(12, 90.0, starts=6, wait_s=30.0)) == f"12 windows, about 1.5 min, and 6 times {wait}"
     assert str(Plan(2, 90.0, starts=1, wait_s=30.0)) == f"2 windows, about 1.5 min, and once {wait}"
     assert str(Plan(12, 90.0, starts=6)) == "12 windows, about 1.5 min"
