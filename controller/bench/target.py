@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,6 @@ from controller.bench.prompts import PromptSource
 CONFIRM_WITHIN_S = 10.0
 _ABORT_WITHIN_S = 5.0
 _ALIVE_WITHIN_S = 5.0
-_POLL_S = 0.02
-_FLOWING_SHARE = 0.95
 
 
 class ServerGoneError(Exception):
@@ -112,17 +110,3 @@ class Target:
         """Wait until telemetry shows a fixed arm in use (needs load); raises `EngineRefusedError`."""
         if self.arm.fixed is not None and self.server.control is not None:
             await self.server.control.until_in_use(self.arm.fixed, limit_s=CONFIRM_WITHIN_S)
-
-
-async def until_flowing(loop: ClosedLoop, clock: Callable[[], float], limit_s: float) -> None:
-    """Wait until nearly every stream has its first token or has failed; `limit_s` at most.
-
-    Clients that do not stream show nothing before their end, so where none does this does not wait.
-    """
-    start_s = clock()
-    while clock() - start_s < limit_s:
-        streams = [record for record in loop.newest() if record.streamed]
-        begun = sum(bool(record.events or record.error) for record in streams)
-        if loop.newest() and begun >= _FLOWING_SHARE * len(streams):
-            return
-        await asyncio.sleep(_POLL_S)
