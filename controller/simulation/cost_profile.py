@@ -190,6 +190,10 @@ def parse_profile(data: object) -> CostProfile:
     steps = data.get("step_ms")
     if not isinstance(steps, Mapping) or not steps:
         raise InvalidProfileError("step_ms", "must be an object with at least one row", steps)
+    if set(steps) == {PLAIN}:
+        raise InvalidProfileError(
+            "step_ms", f"must have a row beside {PLAIN!r}, which cannot speculate", [PLAIN]
+        )
     rows = {str(name): _row(str(name), row) for name, row in steps.items()}
     known = {"schema", "name", "step_ms", "context", "prefill"}
     return CostProfile(

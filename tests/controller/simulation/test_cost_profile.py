@@ -98,6 +98,7 @@ def test_the_warm_gear_of_the_plugin_has_its_own_row():
     [
         (("schema",), 2, "schema must be 1, got 2"),
         (("step_ms",), {}, "step_ms must be an object with at least one row"),
+        (("step_ms",), {"plain": {"1": 5}}, "step_ms must have a row beside 'plain', which cannot speculate"),
         (("step_ms", "depth_x"), {"1": 1}, "step_ms.depth_x must be one of plain,"),
         (("step_ms", "plain"), {}, "step_ms.plain must map at least one batch size"),
         (("step_ms", "plain", "0"), 1, "step_ms.plain.0 must be named by a batch size"),

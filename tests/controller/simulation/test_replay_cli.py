@@ -99,7 +99,7 @@ def test_a_profile_that_is_not_there_or_not_good_is_named(app, tmp_path):
     """The shipped ones are listed; a bad one names the field."""
     assert "shipped profiles: " in replay(app, tmp_path, AZURE, profile="h100").stderr
     bad = tmp_path / "bad.json"
-    bad.write_text('{"schema": 1, "step_ms": {"plain": {"1": -1}}}')
+    bad.write_text('{"schema": 1, "step_ms": {"plain": {"1": -1}, "depth_1": {"1": 5}}}')
     result = replay(app, tmp_path, AZURE, profile=bad)
     assert result.exit_code == 2
     assert "step_ms.plain.1 must be a finite number > 0, got -1" in result.stderr
