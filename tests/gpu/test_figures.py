@@ -17,7 +17,7 @@ from cost_profile import gaps_ms, profile, row_of  # noqa: E402
 from figures.arrivals import host_ms, rest  # noqa: E402
 from figures.steplog import StepLog  # noqa: E402
 from figures.switches import ranks, toggles  # noqa: E402
-from figures.windows import goal, steady, summary, traces  # noqa: E402
+from figures.windows import clients, goal, steady, summary, traces  # noqa: E402
 from proof import chi_square  # noqa: E402
 from sections import fill, runs  # noqa: E402
 
@@ -76,6 +76,17 @@ def test_a_window_that_its_clients_did_not_fill_counts_for_nobody():
     warm, cold = goal(windows)
     assert (warm["best_tok_s"], warm["share"], warm["pairs"]) == (50.0, 1.0, 1)
     assert cold["share"] == 0.5
+
+
+def test_the_first_token_counts_in_the_span_in_which_it_came():
+    """The clients' own start lies before it; who still runs at its end has had a first token, too."""
+
+    def stream(started_s: float, first_s: float, ended_s: float | None) -> dict:
+        ends = {"ended_s": ended_s, "error": None, "cancelled": False, "streamed": True}
+        return {"started_s": started_s, "events": [[first_s, 1], [ended_s or 9.0, 9]], **ends}
+
+    found = clients([stream(0.0, 0.9, 2.0), stream(1.5, 1.6, None)], 1.0, 3.0)
+    assert (found["ttft_ms_p50"], found["finished"]) == (100.0, 1)
 
 
 def test_a_switch_is_counted_at_the_last_rank_that_took_it(tmp_path):

@@ -17,12 +17,16 @@ KEPT_UP = 0.9
 
 
 def clients(requests: list[dict], from_s: float, to_s: float) -> dict:
-    """Latencies of the requests that ended inside a span."""
+    """Latencies of the requests that ended inside a span; TTFT of those whose first token came inside it.
+
+    So the clients' own start, all at once and before the span, is in no TTFT.
+    """
     ended = [r for r in requests if r["ended_s"] and from_s <= r["ended_s"] < to_s and not r["cancelled"]]
     good = [r for r in ended if not r["error"] and r["events"]]
     each = [(r["ended_s"] - r["started_s"]) * 1e3 / r["events"][-1][1] for r in good]
     streams = [r for r in good if r["streamed"] and len(r["events"]) == 2]
-    ttft = [(r["events"][0][0] - r["started_s"]) * 1e3 for r in streams]
+    begun = [r for r in requests if r["streamed"] and r["events"] and not r["error"]]
+    ttft = [(r["events"][0][0] - r["started_s"]) * 1e3 for r in begun if from_s <= r["events"][0][0] < to_s]
     tpot = [(b[0] - a[0]) * 1e3 / (b[1] - a[1]) for a, b in (r["events"] for r in streams) if b[1] > a[1]]
     itl = [gap * 1e3 for r in requests for at_s, gap in r.get("gaps_s", ()) if from_s <= at_s < to_s]
     figures = {"ms_per_token": each, "ttft_ms": ttft, "tpot_ms": tpot, "itl_ms": itl}
