@@ -23,7 +23,8 @@ from controller.bench.records import RequestRecord
 
 _TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 _ACCEPTANCE = re.compile(rb'"spec_accept_length"\s*:\s*([0-9.]+)')
-_NO_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+_NO_TOKEN = re.compile(rb'"choices"\s*:\s*\[\s*\]|"text"\s*:\s*""')
+"""Usage alone, or a role or an end without text; where usage comes with each event, it counts."""
 _DONE = b"[DONE]"
 
 
@@ -66,7 +67,7 @@ class Client:
             raise
         else:
             if not record.events:
-                record.error = "the answer holds no output tokens"
+                record.error = "the answer tells no output tokens (completion_tokens)"
         finally:
             record.ended_s = self.clock()
 
@@ -94,14 +95,13 @@ class Client:
             if event != _DONE:
                 raise BadAnswerError("the stream ended without [DONE]")
             record.acceptance_length = _acceptance(last)
-        if self.dialect is Dialect.OPENAI:
-            _settle_usage(last, record)
+        _settle(record, _usage(last) if self.dialect is Dialect.OPENAI else record.output_tokens)
 
     def _count(self, event: bytes, record: RequestRecord) -> None:
         """Note the tokens so far; where usage comes only at the end, one event counts as one until then."""
-        if _NO_CHOICE.search(event):
-            return  # usage alone: no token came with it
         found = _TOKENS.search(event)
+        if _NO_TOKEN.search(event) and (found is None or b'"text"' not in event):
+            return
         before = record.output_tokens
         record.guessed = found is None
         tokens = int(found[1]) if found is not None else before + 1
@@ -150,16 +150,23 @@ def _acceptance(text: bytes) -> float | None:
     return float(found[1]) if found else None
 
 
-def _settle_usage(last: bytes, record: RequestRecord) -> None:
-    """When tokens were counted by events and the final usage says otherwise, spread the true count evenly."""
+def _usage(last: bytes) -> int | None:
+    """Output tokens by the usage of the last event."""
     try:
-        usage = json.loads(last).get("usage") or {}
-    except (ValueError, AttributeError):
-        return
-    record.prompt_tokens = usage.get("prompt_tokens")
-    counted, true = len(record.events), usage.get("completion_tokens")
-    if not true or not counted or record.events[-1][1] < counted or true < counted:
+        return int(json.loads(last)["usage"]["completion_tokens"])
+    except (ValueError, TypeError, LookupError):
+        return None
+
+
+def _settle(record: RequestRecord, true: int | None) -> None:
+    """When tokens were counted by events and the end says otherwise, spread the true count over them.
+
+    The first event has the prefill's one token; the others are taken to be alike.
+    """
+    counted = len(record.events)
+    if true is None or counted < 2 or true < counted:
         return
     if [tokens for _, tokens in record.events[:-1]] == list(range(1, counted)):
-        record.events = [(at_s, round((i + 1) * true / counted)) for i, (at_s, _) in enumerate(record.events)]
-        record.guessed, record.tokens_per_event = False, true / counted
+        each = (true - 1) / (counted - 1)
+        record.events = [(at_s, 1 + round(i * each)) for i, (at_s, _) in enumerate(record.events)]
+        record.guessed, record.settled = False, True

@@ -107,8 +107,9 @@ def _measured(request: BenchRequest, console: Console) -> tuple[Outcome | None, 
     try:
         outcome, told = asyncio.run(until_told(_measure(request, inputs, console)))
     except httpx.ConnectError as problem:
-        hint = "is it running, and is --engine right?"
-        raise BenchError(f"no server answers at {request.engine}: {problem}; {hint}") from None
+        url = f"{problem.request.url.scheme}://{problem.request.url.netloc.decode()}"
+        hint = "is it running, and is its URL right?"
+        raise BenchError(f"no server answers at {url}: {problem}; {hint}") from None
     except httpx.HTTPError as problem:
         raise BenchError(f"{type(problem).__name__} at {request.engine}: {problem}") from None
     except (EngineRefusedError, LeaseHeldError, ServerGoneError) as problem:
@@ -130,6 +131,7 @@ async def _measure(request: BenchRequest, inputs: Inputs, console: Console) -> O
             engine.control = None
         for name, url in request.beside:
             targets.append(Target(await _server(name, url, request, stack), BenchArm(AS_IS)))
+            await targets[-1].server.client.http.get("/v1/models")  # whatever it says: it is there
         campaign = _campaign(request, targets, inputs)
         ended_by = None
         try:

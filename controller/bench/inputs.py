@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from controller import settings
 from controller.bench.arms import BenchArm, arm_of, parse_arm
 from controller.bench.courses import Arrivals
 from controller.bench.prompts import (
@@ -71,6 +72,8 @@ def read_inputs(request: BenchRequest, console: Console) -> Inputs:
     """Read what the options name; raises `BadRequestError`."""
     arms = parse_arms(request.arms)
     _check_names([name for name, _ in request.beside])
+    if any(arm.policy is not None for arm in arms):
+        settings.load(request.config, {})
     source_of = Sources(request.prompts)
     source_of(None)
     phases = arrivals = None

@@ -63,8 +63,19 @@ class Outcome:
         return out
 
     def throughput(self) -> dict[str, dict[int, Estimate]]:
-        """Output tokens per second as the clients saw them; windows in which nothing came are left out."""
-        return self.estimates(lambda w: w.stats.output_tok_s or None)
+        """Output tokens per second as the clients saw them.
+
+        Windows in which nothing came are left out, and those whose tokens are a guess where others are not.
+        """
+        told = {
+            (w.label, w.concurrency) for w in self.windows if w.stats.output_tok_s and not w.stats.guessed
+        }
+
+        def known(window: Window) -> float | None:
+            guessed = window.stats.guessed and (window.label, window.concurrency) in told
+            return None if guessed else window.stats.output_tok_s or None
+
+        return self.estimates(known)
 
     def held_depths(self) -> dict[str, int]:
         """Depth of the labels that hold one: fixed arms, and servers known to be plain (0)."""

@@ -8,8 +8,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from statistics import linear_regression
 
 from controller.bench.statistics import quantile
+
+_ENOUGH_FOR_A_SLOPE = 8
 
 
 @dataclass(slots=True)
@@ -36,8 +39,8 @@ class RequestRecord:
     """Tokens per verify step as the server reports it, bonus included; `None` when it does not."""
     guessed: bool = False
     """Whether `events` count one token each because the server has not said how many they brought."""
-    tokens_per_event: float | None = None
-    """What the events turned out to bring each, where they had been guessed."""
+    settled: bool = False
+    """Whether they were guessed, and the end has said how many tokens there were."""
 
     @property
     def output_tokens(self) -> int:
@@ -120,7 +123,7 @@ def window_stats(
     Requests count towards a latency when they ended inside the window (TTFT: when their first token came,
     so that the clients' own start, before the window, is in no figure; ITL: when the gap did); tokens count
     when they arrived inside it, whoever's they are.  Stream events of which the server has not said how many
-    tokens they brought are taken to bring as many as those of the requests that have ended.
+    tokens they brought are taken to bring as many as those of the requests that have ended (`per_event`).
 
     `stream_share` is the share of the clients that stream.  Theirs are the tokens whose time is known, so
     where some stream all output is taken in proportion to theirs; where none does (0), whole answers count
@@ -137,17 +140,17 @@ def window_stats(
     tpot = [r.tpot_s for r in good if r.tpot_s is not None]
     itl = [gap for r in alive for at_s, gap in r.itl_s() if from_s < at_s <= to_s]
     e2e = [r.e2e_s for r in good if r.e2e_s is not None]
-    each = [r.e2e_s / r.output_tokens for r in good if r.e2e_s is not None and r.output_tokens]
+    s_per_token = [r.e2e_s / r.output_tokens for r in good if r.e2e_s is not None and r.output_tokens]
     guessed = [r for r in alive if r.guessed and r.events]
-    per_event = _tokens_per_event(records) if guessed else None
+    each = per_event(records) if guessed else None
     lengths = [r.acceptance_length for r in good if r.acceptance_length is not None]
     return WindowStats(
         window_s=to_s - from_s,
-        output_tok_s=_tokens(alive, from_s, to_s, stream_share, per_event or 1.0) / (to_s - from_s),
+        output_tok_s=_tokens(alive, from_s, to_s, stream_share, each or 1.0) / (to_s - from_s),
         finished=len(good),
         errors=sum(r.error is not None for r in ended),
         short=sum(r.is_short for r in good),
-        guessed=bool(guessed) and per_event is None,
+        guessed=bool(guessed) and each is None,
         ttft_p50_s=quantile(ttft, 0.5),
         ttft_p99_s=quantile(ttft, 0.99),
         tpot_p50_s=quantile(tpot, 0.5),
@@ -156,22 +159,31 @@ def window_stats(
         itl_p99_s=quantile(itl, 0.99),
         e2e_p50_s=quantile(e2e, 0.5),
         e2e_p99_s=quantile(e2e, 0.99),
-        s_per_token_p50=quantile(each, 0.5),
-        s_per_token_p99=quantile(each, 0.99),
+        s_per_token_p50=quantile(s_per_token, 0.5),
+        s_per_token_p99=quantile(s_per_token, 0.99),
         acceptance_length=sum(lengths) / len(lengths) if lengths else None,
     )
 
 
 def _tokens(
-    alive: list[RequestRecord], from_s: float, to_s: float, stream_share: float, per_event: float
+    alive: list[RequestRecord], from_s: float, to_s: float, stream_share: float, each: float
 ) -> float:
     counted = alive if stream_share <= 0 else [r for r in alive if r.streamed]
-    tokens = sum(r.tokens_between(from_s, to_s) * (per_event if r.guessed else 1.0) for r in counted)
+    tokens = sum(r.tokens_between(from_s, to_s) * (each if r.guessed else 1.0) for r in counted)
     return tokens / (stream_share if stream_share > 0 else 1.0)
 
 
-def _tokens_per_event(records: Iterable[RequestRecord]) -> float | None:
-    """Mean over the events of the requests that ended and were settled; `None`: there are none."""
-    settled = [(len(r.events), r.tokens_per_event) for r in records if r.tokens_per_event is not None]
-    events = sum(count for count, _ in settled)
-    return sum(count * each for count, each in settled) / events if events else None
+def per_event(records: Iterable[RequestRecord]) -> float | None:
+    """Tokens that a stream event brings, by the requests that were settled; `None`: there are none.
+
+    The slope of tokens over events (least squares): a first event of one token and a last one that is not
+    full are in every request alike, and fall out of it; they weigh much in the short answers that end first.
+    With too few requests to tell, all tokens over all events, the first of each left out.
+    """
+    settled = [(len(r.events) - 1, r.output_tokens - 1) for r in records if r.settled]
+    if not settled:
+        return None
+    if len(settled) >= _ENOUGH_FOR_A_SLOPE and len({events for events, _ in settled}) > 1:
+        slope: float = linear_regression(*zip(*settled, strict=True)).slope
+        return max(1.0, slope)
+    return sum(tokens for _, tokens in settled) / sum(events for events, _ in settled)

@@ -144,6 +144,7 @@ def warnings(outcome: Outcome) -> Iterator[str]:
     yield from _slow(outcome)
     yield from failed(outcome)
     yield from _unequal(outcome)
+    yield from _uneven(outcome)
     stood = sum(w.stats.output_tok_s == 0 and not w.stats.errors for w in outcome.windows)
     if stood:
         yield f"{stood} windows saw no token and are left out of the means: lengthen --window."
@@ -215,9 +216,27 @@ def _unequal(outcome: Outcome) -> Iterator[str]:
         )
     guessed = {_where(w): None for w in outcome.windows if w.stats.guessed}
     if guessed:
+        told = any(not w.stats.guessed and w.stats.output_tok_s for w in outcome.windows)
+        remedy = (
+            "lengthen --window until requests end in it" if told else "it must report usage (stream_options)"
+        )
         yield (
             f"The server did not say how many tokens the events of a stream brought ({_some(list(guessed))}):"
-            " each was taken for one, too few under speculation. Lengthen --window until requests end in it."
+            f" each was taken for one, too few under speculation; {remedy}."
+        )
+
+
+def _uneven(outcome: Outcome) -> Iterator[str]:
+    """Windows without streams that are shorter than an answer."""
+    uneven = {
+        _where(w): None
+        for w in outcome.windows
+        if w.stats.itl_p50_s is None and (w.stats.e2e_p50_s or 0.0) > w.stats.window_s
+    }
+    if uneven:
+        yield (
+            f"Windows are shorter than the whole answers in them ({_some(list(uneven))}), which count when "
+            "they end: their tokens are uneven. Lengthen --window, or have clients stream (--stream-every)."
         )
 
 

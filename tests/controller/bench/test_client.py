@@ -58,17 +58,33 @@ async def test_openai_usage_in_every_chunk_counts_tokens_not_chunks():
     usage = [{"choices": [{"text": "ab"}], "usage": {"completion_tokens": n}} for n in (3, 5)]
     record = await sent(openai(*usage, b"[DONE]"), dialect=Dialect.OPENAI)
     assert [tokens for _, tokens in record.events] == [3, 5]
-    assert (record.guessed, record.tokens_per_event) == (False, None)
+    assert (record.guessed, record.settled) == (False, False)
 
 
 async def test_openai_usage_only_at_the_end_is_spread_over_the_chunks():
-    """4 chunks, 8 tokens in the end: 2 tokens a chunk, not 1."""
+    """4 chunks, 10 tokens in the end: the prefill's one token, then 3 a chunk, not 1."""
     chunks = [{"choices": [{"text": "x"}]} for _ in range(4)]
-    last = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 8}}
+    last = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 10}}
     record = await sent(openai(*chunks, last, b"[DONE]"), dialect=Dialect.OPENAI)
-    assert [tokens for _, tokens in record.events] == [2, 4, 6, 8]
-    assert record.prompt_tokens == 7
-    assert (record.guessed, record.tokens_per_event) == (False, 2.0)
+    assert [tokens for _, tokens in record.events] == [1, 4, 7, 10]
+    assert (record.guessed, record.settled) == (False, True)
+
+
+async def test_sglang_may_tell_the_tokens_at_the_end_too():
+    """3 chunks without a count, and one with it."""
+    chunks = [{"text": "x" * n, "meta_info": {}} for n in (1, 2, 3)]
+    last = {"text": "xyz", "meta_info": {"completion_tokens": 10}}
+    record = await sent(openai(*chunks, last, b"[DONE]"))
+    assert [tokens for _, tokens in record.events] == [1, 4, 7, 10]
+    assert (record.guessed, record.settled) == (False, True)
+
+
+async def test_an_event_without_text_is_no_first_token():
+    """Some servers begin with an empty one, as soon as they have the request; the token comes 0.1 s later."""
+    chunks = [{"choices": [{"text": ""}]}, {"choices": [{"text": "x"}]}, {"choices": [{"text": "y"}]}]
+    record = await sent(openai(*chunks, b"[DONE]"), dialect=Dialect.OPENAI)
+    assert record.ttft_s == pytest.approx(0.2)
+    assert record.output_tokens == 2
 
 
 async def test_without_any_usage_the_tokens_of_a_chunk_stay_a_guess():
@@ -122,4 +138,4 @@ async def test_an_error_inside_a_stream_is_an_error():
 async def test_an_answer_without_tokens_is_an_error():
     """A server that says nothing must not look infinitely fast."""
     record = await sent(openai(b"[DONE]"))
-    assert record.error == "the answer holds no output tokens"
+    assert record.error == "the answer tells no output tokens (completion_tokens)"

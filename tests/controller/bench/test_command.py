@@ -110,6 +110,15 @@ def test_a_whole_run_over_http_writes_json_and_plots(tmp_path):
     assert said == ["1 of 2  engine C=1", "2 of 2  engine C=2"]
 
 
+@pytest.mark.slow
+def test_a_server_beside_that_is_not_there_is_named_before_any_load(tmp_path):
+    """Its URL, not that of the engine, which answers."""
+    result = bench(Handler, tmp_path, "--beside", "other=http://127.0.0.1:9")
+    assert result.exit_code == 1
+    assert "no server answers at http://127.0.0.1:9: " in result.output
+    assert not (tmp_path / "results.json").exists()
+
+
 class Refusing(Handler):
     """Answers every request with 503."""
 
@@ -170,6 +179,7 @@ def test_what_a_failing_server_measured_is_printed_as_json_too(tmp_path):
         (["--arms", "off-warm,depth-0"], "--arms must hold each arm once, got 'off-warm' 2 times"),
         (["--arms", "policy:foo"], "--arms: policy.name must be one of "),
         (["--plain", "a=http://x", "--beside", "a=http://y"], "names of their own, got 'a' 2 times"),
+        (["--arms", "policy:goodput", "--config", "/none"], "/none must be a readable settings file"),
         (["--plain", "depth-2=http://x"], "names of their own, got 'depth-2', which is an arm"),
     ],
 )

@@ -198,6 +198,21 @@ def test_nothing_finished_where_no_request_did_unless_tokens_flow_without_an_err
     assert Outcome({}, [replace(window("depth-2", 1, 0), stats=stats)]).nothing_finished() is nothing
 
 
+def test_a_guess_does_not_go_into_a_mean_with_what_is_known():
+    """1 token an event was taken for lack of better in the first window; alone, it is all there is."""
+    guess = replace(window("depth-2", 4, 100), stats=replace(STATS, output_tok_s=25.0, guessed=True))
+    found = Outcome({}, [guess, window("depth-2", 4, 100), replace(guess, concurrency=8)]).throughput()
+    assert {c: estimate.mean for c, estimate in found["depth-2"].items()} == {4: 100.0, 8: 25.0}
+
+
+def test_whole_answers_longer_than_their_window_are_warned_of():
+    """They count when they end; where clients stream, tokens count when they come."""
+    whole = replace(STATS, ttft_p50_s=None, itl_p50_s=None, e2e_p50_s=13.0)
+    windows = [replace(window("depth-2", 256, 100), stats=whole), window("off-cold", 256, 100)]
+    (said,) = report.warnings(Outcome({}, windows))
+    assert said.startswith("Windows are shorter than the whole answers in them (depth-2 at C=256), which")
+
+
 def test_tokens_that_are_short_or_guessed_are_warned_of_with_their_windows():
     """3 of the 10 finished answers of two windows, and one window of guesses."""
     windows = [

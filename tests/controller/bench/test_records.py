@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.bench.records import RequestRecord, window_stats
+from controller.bench.records import RequestRecord, per_event, window_stats
 
 
 def stream(started_s, events, *, ended=True, error=None):
@@ -46,12 +46,24 @@ def test_where_one_client_in_four_streams_all_output_is_in_proportion():
 
 def test_events_that_nobody_has_counted_yet_bring_what_those_of_ended_requests_did():
     """A server that says only at the end how many tokens there were: 4 an event, 2 events a second."""
-    ended = stream(0.0, [(1.0, 4), (1.5, 8), (2.0, 12)])
-    ended.tokens_per_event = 4.0
+    ended = stream(0.0, [(1.0, 1), (1.5, 5), (2.0, 9)])
+    ended.settled = True
     running = stream(2.0, [(3.0, 1), (3.5, 2), (4.0, 3)], ended=False)
     running.guessed = True
     found = window_stats([ended, running], 3.0, 4.0)
     assert (found.output_tok_s, found.guessed) == (8.0, False)
+
+
+def test_what_an_event_brings_does_not_hang_on_how_short_the_first_answers_are():
+    """4 tokens an event but for the first (1) and the last (1): tokens over events say 2.5 to 3.6."""
+    settled = []
+    for events in range(3, 11):
+        tokens = [1, *(1 + 4 * n for n in range(1, events - 1))]
+        settled.append(stream(0.0, [(float(i), n) for i, n in enumerate([*tokens, tokens[-1] + 1])]))
+        settled[-1].settled = True
+    assert per_event(settled) == pytest.approx(4.0)
+    assert per_event(settled[:1]) == pytest.approx(2.5)
+    assert per_event([]) is None
 
 
 def test_a_window_says_that_its_tokens_are_a_guess():
