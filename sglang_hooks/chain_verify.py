@@ -91,7 +91,8 @@ class ChainVerifyHooks:
         backend = original(factory)
         try:
             runner = factory.draft_model_runner
-            if _width(backend) > 1 and not is_mla(runner) and self._why_not(backend, runner) is None:
+            wanted = self._status.in_force and _width(backend) > 1 and not is_mla(runner)
+            if wanted and self._why_not(backend, runner) is None:
                 adapt(backend)
                 self._status.draft_extend = True
         except Exception:
@@ -124,11 +125,24 @@ def why_not(backend: Any, runner: Any, release: str | None) -> str | None:
         return f"{path} on SGLang {release} is not one of those known to be right"
     if not runner.spec_algorithm.is_eagle() or runner.server_args.speculative_eagle_topk != 1:
         return "only EAGLE with speculative_eagle_topk 1 drafts chains"
+    if pads_planned_batches(runner.server_args):
+        return (
+            "ranks that wait for each other's batches (DP attention, expert all-to-all) pad them once planned"
+        )
     try:
         check(backend, runner)
     except RefusedError as refused:
         return str(refused)
     return None
+
+
+def pads_planned_batches(server_args: Any) -> bool:
+    """Whether batches are padded to those of other ranks, which rows planned before do not stand."""
+    return (
+        server_args.enable_dp_attention
+        or server_args.moe_a2a_backend != "none"
+        or server_args.moe_dense_tp_size is not None
+    )
 
 
 def why_not_unasked(backend: Any, runner: Any) -> str | None:
@@ -160,6 +174,8 @@ class DecodesChains:
     """The backend's own class."""
     _specgov_width: int
     """Tokens of the longest chain that there is room for."""
+    max_context_len: int
+    """SGLang's own: a row has room for so many indices."""
     _specgov_rows: tuple[tuple[int, int, int], dict[str, Any]] | None = None
     """Shape and rows of the chains whose metadata are in force; None: those of another batch are."""
 
@@ -187,7 +203,7 @@ class DecodesChains:
         requests, width, counted = shape = chains_of(forward_batch)
         if not 1 < width <= self._specgov_width:
             return forward_batch
-        rows = rows_of(forward_batch, requests, width, counted)
+        rows = rows_of(forward_batch, requests, width, counted, self.max_context_len)
         self._specgov_rows = (shape, rows)
         return _with_rows(forward_batch, rows)
 
@@ -223,19 +239,23 @@ def chains_of(forward_batch: Any) -> tuple[int, int, int]:
     return NO_CHAINS
 
 
-def rows_of(forward_batch: Any, requests: int, width: int, counted: int) -> dict[str, Any]:
+def rows_of(forward_batch: Any, requests: int, width: int, counted: int, most: int) -> dict[str, Any]:
     """What differs in the view: row r * width + i is request r with i + 1 tokens of its chain.
 
-    `seq_lens` counts the row's token, as decoding does.  New tensors: those of the batch belong to the
-    graph runner, which pads and reuses them, and may have room for more requests than there are.
+    `seq_lens` counts the row's token, as decoding does: 1 at least (what pads a batch is shorter than a
+    chain, and reads one scratch token), `most` at most (drafts past the context's end are never said, and
+    SGLang's buffer has no room for their indices).  New tensors: those of the batch belong to the graph
+    runner, which pads and reuses them, and may have room for more requests than there are.
     """
-    host, total = forward_batch.seq_lens_cpu, forward_batch.seq_lens_sum
     places = range(1 - counted, width + 1 - counted)
+    host = forward_batch.seq_lens_cpu
+    host_rows: Any = None if host is None else _one_apart(host[:requests], places, most)
+    no_total = forward_batch.seq_lens_sum is None or host_rows is None
     return {
         "batch_size": requests * width,
-        "seq_lens": _one_apart(forward_batch.seq_lens[:requests], places),
-        "seq_lens_cpu": None if host is None else _one_apart(host[:requests], places),
-        "seq_lens_sum": None if total is None else total * width + requests * sum(places),
+        "seq_lens": _one_apart(forward_batch.seq_lens[:requests], places, most),
+        "seq_lens_cpu": host_rows,
+        "seq_lens_sum": None if no_total else int(host_rows.sum()),
         "req_pool_indices": forward_batch.req_pool_indices[:requests].repeat_interleave(width),
     }
 
@@ -255,12 +275,8 @@ def _width(backend: Any) -> int:
     return int(getattr(backend, "num_draft_tokens", None) or 0)
 
 
-def _one_apart(lengths: Any, places: range) -> Any:
+def _one_apart(lengths: Any, places: range, most: int) -> Any:
     import torch
 
-    rows = lengths.unsqueeze(1) + torch.arange(
-        places.start, places.stop, dtype=lengths.dtype, device=lengths.device
-    )
-    if places.start < 1:  # what pads a batch is shorter than a chain: such rows read one scratch token
-        rows = rows.clamp(min=1)
-    return rows.reshape(-1)
+    steps = torch.arange(places.start, places.stop, dtype=lengths.dtype, device=lengths.device)
+    return (lengths.unsqueeze(1) + steps).clamp(min=1, max=most).reshape(-1)

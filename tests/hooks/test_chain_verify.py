@@ -43,7 +43,7 @@ class Tensor(np.ndarray):
         return tensor([0] * length)
 
     def clamp(self, **limits):
-        return np.maximum(self, limits["min"])
+        return np.clip(self, limits["min"], limits["max"])
 
 
 def tensor(values):
@@ -58,17 +58,19 @@ def torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", fake)
 
 
-def target(*, topk=1, eagle=True, draft=False, **changes):
+def target(*, topk=1, eagle=True, draft=False, args=(), **changes):
     """The model runner of a target that speculates."""
     found = runner(**changes)
     found.is_draft_worker = draft
     found.spec_algorithm = types.SimpleNamespace(is_eagle=lambda: eagle)
-    found.server_args = types.SimpleNamespace(speculative_eagle_topk=topk)
+    one_rank = {"enable_dp_attention": False, "moe_a2a_backend": "none", "moe_dense_tp_size": None}
+    found.server_args = types.SimpleNamespace(speculative_eagle_topk=topk, **{**one_rank, **dict(args)})
     return found
 
 
 def triton(width=5, requests=4, **attributes):
-    return backend_of(TRITON, num_draft_tokens=width, kv_indptr=tensor([0] * (requests + 1)), **attributes)
+    room = {"num_draft_tokens": width, "kv_indptr": tensor([0] * (requests + 1)), "max_context_len": 4096}
+    return backend_of(TRITON, **{**room, **attributes})
 
 
 def batch(mode=VERIFY, width=3, topk=1, **changes):
@@ -147,12 +149,13 @@ def test_the_backends_of_built_depths_and_of_the_first_one_are_adapted(hooks, st
 
 
 def test_the_draft_models_backend_of_a_depth_is_adapted_too(hooks, status):
-    """And says nothing of the target's."""
+    """Where the target verifies by decoding, and it says nothing of that."""
+    status.in_force = True
     factory = types.SimpleNamespace(draft_model_runner=target(draft=True))
     built = hooks.around_create_draft_extend_backend(lambda _factory: triton(requests=4), factory)
     assert type(built).__name__ == "ChainTritonAttnBackend"
     assert built.kv_indptr.shape == (21,)
-    assert (status.draft_extend, status.in_force, status.backend) == (True, False, None)
+    assert (status.draft_extend, status.in_force, status.backend) == (True, True, None)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +172,17 @@ def test_the_draft_models_backend_of_a_depth_is_adapted_too(hooks, status):
 )
 def test_what_extends_no_chain_that_is_known_keeps_sglangs_own_way(hooks, status, backend, on):
     """With `SPECGOV_CHAIN_VERIFY=1` as well; nothing keeps a server from starting."""
-    hooks._everywhere = True
+    hooks._everywhere = status.in_force = True
     own = type(backend)
     factory = types.SimpleNamespace(draft_model_runner=on)
+    assert type(hooks.around_create_draft_extend_backend(lambda _factory: backend, factory)) is own
+    assert not status.draft_extend
+
+
+def test_where_the_target_verifies_sglangs_own_way_the_draft_extends_so_too(hooks, status):
+    factory = types.SimpleNamespace(draft_model_runner=target(draft=True))
+    backend = triton()
+    own = type(backend)
     assert type(hooks.around_create_draft_extend_backend(lambda _factory: backend, factory)) is own
     assert status == ChainVerifyStatus()
 
@@ -208,6 +219,9 @@ def test_what_verifies_no_chain_is_left_alone_in_silence(hooks, status, backend,
         (triton(), target(topk=4), "0.5.17", "speculative_eagle_topk 1"),
         (triton(), target(sliding_window_size=4096), "0.5.17", "sliding-window"),
         (triton(dcp_size=2), target(), "0.5.17", "context parallelism"),
+        (triton(), target(args={"enable_dp_attention": True}), "0.5.17", "pad them once planned"),
+        (triton(), target(args={"moe_a2a_backend": "deepep"}), "0.5.17", "pad them once planned"),
+        (triton(), target(args={"moe_dense_tp_size": 1}), "0.5.17", "pad them once planned"),
         (backend_of(AMX), target(arch="MLA"), "0.5.23", "MLA"),
     ],
 )
@@ -301,8 +315,18 @@ def test_a_draft_extends_lengths_count_its_chains_already(adapted, how, call):
     assert (extend.forward_mode, extend.batch_size) == (DRAFT_EXTEND, 3)
 
 
+def test_rows_past_the_contexts_end_read_no_more_than_it_holds(hooks):
+    """SGLang's buffer has as many indices for each row; what is drafted past it is never said."""
+    backend = hooks.around_get_attention_backend(lambda _runner: triton(max_context_len=132), target())
+    backend.init_forward_metadata(batch())
+    [(_how, view)] = backend.shown
+    assert view.seq_lens.tolist() == [8, 9, 10, 131, 132, 132]
+    assert view.seq_lens_sum == view.seq_lens.sum()
+
+
 def test_an_eager_draft_extend_reserves_as_much_as_its_rows_read(adapted):
-    adapted.init_forward_metadata(draft_extend(seq_lens=tensor([10, 133]), seq_lens_sum=143))
+    lengths = {"seq_lens": tensor([10, 133]), "seq_lens_cpu": tensor([10, 133])}
+    adapted.init_forward_metadata(draft_extend(**lengths, seq_lens_sum=143))
     [(_how, view)] = adapted.shown
     assert view.seq_lens_sum == view.seq_lens.sum() == 423
 
