@@ -248,14 +248,14 @@ def rows_of(forward_batch: Any, requests: int, width: int, counted: int, most: i
     runner, which pads and reuses them, and may have room for more requests than there are.
     """
     places = range(1 - counted, width + 1 - counted)
-    host = forward_batch.seq_lens_cpu
+    # without their sum SGLang's lengths on the host are stale, if they are there
+    host = None if forward_batch.seq_lens_sum is None else forward_batch.seq_lens_cpu
     host_rows: Any = None if host is None else _one_apart(host[:requests], places, most)
-    no_total = forward_batch.seq_lens_sum is None or host_rows is None
     return {
         "batch_size": requests * width,
         "seq_lens": _one_apart(forward_batch.seq_lens[:requests], places, most),
         "seq_lens_cpu": host_rows,
-        "seq_lens_sum": None if no_total else int(host_rows.sum()),
+        "seq_lens_sum": None if host_rows is None else int(host_rows.sum()),
         "req_pool_indices": forward_batch.req_pool_indices[:requests].repeat_interleave(width),
     }
 

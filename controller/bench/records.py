@@ -30,7 +30,6 @@ class RequestRecord:
     """Output tokens that were asked for."""
     rid: str | None = None
     """The request's id at an SGLang server."""
-    prompt_tokens: int | None = None
     events: list[tuple[float, int]] = field(default_factory=list)
     ended_s: float | None = None
     error: str | None = None

@@ -22,6 +22,7 @@ from tests.hooks.test_plain_decode_attention import (
     backend_of,
     host,  # noqa: F401  # a fixture
     runner,
+    whenever_planned,
 )
 
 DRAFT_EXTEND = Mode("DRAFT_EXTEND_V2")
@@ -270,14 +271,7 @@ def test_a_failure_leaves_sglangs_backend_and_is_counted(hooks, status):
 # -- what an adapted backend is shown
 
 
-@pytest.mark.parametrize(
-    ("how", "call"),
-    [
-        ("eager", lambda b, fb: b.init_forward_metadata(fb)),
-        ("capture", lambda b, fb: b.init_forward_metadata_out_graph(fb, in_capture=True)),
-        ("replay", lambda b, fb: b.init_forward_metadata_out_graph(fb)),
-    ],
-)
+@whenever_planned
 def test_a_chain_of_three_is_three_rows_one_token_apart(adapted, how, call):
     """Row by row the request's slot and a length that counts the row's token; the batch is untouched."""
     verify = batch()
@@ -291,14 +285,7 @@ def test_a_chain_of_three_is_three_rows_one_token_apart(adapted, how, call):
     assert (verify.forward_mode, verify.batch_size, verify.seq_lens.tolist()) == (VERIFY, 2, [7, 130])
 
 
-@pytest.mark.parametrize(
-    ("how", "call"),
-    [
-        ("eager", lambda b, fb: b.init_forward_metadata(fb)),
-        ("capture", lambda b, fb: b.init_forward_metadata_out_graph(fb, in_capture=True)),
-        ("replay", lambda b, fb: b.init_forward_metadata_out_graph(fb)),
-    ],
-)
+@whenever_planned
 def test_a_draft_extends_lengths_count_its_chains_already(adapted, how, call):
     """Its runner hands over buffers with room for more requests, and pads with requests of one token."""
     lengths = [10, 133, 1, 999]
@@ -371,6 +358,14 @@ def test_chains_that_were_padded_since_they_were_planned_are_planned_again_by_sg
     assert [(how, view is padded) for how, view in adapted.shown] == [
         ("eager", False), ("eager", True), ("layer", True), ("layer", True),
     ]  # fmt: skip
+
+
+def test_lengths_on_the_host_without_their_sum_are_stale_and_not_shown(adapted):
+    """SGLang's graph runner hands over what it held before; nothing is worked out from that."""
+    adapted.init_forward_metadata_out_graph(batch(seq_lens_sum=None))
+    [(_how, view)] = adapted.shown
+    assert (view.seq_lens_cpu, view.seq_lens_sum) == (None, None)
+    assert view.seq_lens.tolist() == [8, 9, 10, 131, 132, 133]
 
 
 @pytest.mark.parametrize(

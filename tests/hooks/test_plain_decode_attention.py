@@ -204,6 +204,16 @@ def test_a_split_backend_is_described_with_its_decode_side():
 
 # -- what an adapted backend is shown
 
+whenever_planned = pytest.mark.parametrize(
+    ("how", "call"),
+    [
+        ("eager", lambda b, fb: b.init_forward_metadata(fb)),
+        ("capture", lambda b, fb: b.init_forward_metadata_out_graph(fb, in_capture=True)),
+        ("replay", lambda b, fb: b.init_forward_metadata_out_graph(fb)),
+    ],
+)
+"""How, and the call by which SGLang has a backend plan a batch."""
+
 
 @pytest.fixture
 def adapted():
@@ -212,14 +222,7 @@ def adapted():
     return backend
 
 
-@pytest.mark.parametrize(
-    ("how", "call"),
-    [
-        ("eager", lambda b, fb: b.init_forward_metadata(fb)),
-        ("capture", lambda b, fb: b.init_forward_metadata_out_graph(fb, in_capture=True)),
-        ("replay", lambda b, fb: b.init_forward_metadata_out_graph(fb)),
-    ],
-)
+@whenever_planned
 def test_metadata_are_made_for_a_decode_batch_that_counts_the_token(adapted, how, call):
     """7 and 130 tokens become 8 and 131, their sum 139; no verify input; the batch itself is untouched."""
     verify = batch()

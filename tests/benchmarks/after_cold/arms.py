@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,22 @@ def grammar(tokens: list[int]) -> str:
     return "root ::= " + json.dumps(decode(tokens).decode())
 
 
-def request(arm: str, numbers: list[int], asked: list[list[int]]) -> dict[str, Any]:
-    """The body for one batch of requests, which begin together and have to write what their files say."""
-    base = {"max_new_tokens": OUTPUT, "temperature": 0, "ignore_eos": True}
+def request(
+    arm: str,
+    numbers: Sequence[int],
+    asked: Sequence[list[int]],
+    prompt: int = PROMPT,
+    output: int = OUTPUT,
+) -> dict[str, Any]:
+    """The body for one batch of requests, which begin together and have to write what their files say.
+
+    `prompt`: tokens of each that are given; `output`: tokens that are asked for.
+    """
+    base = {"max_new_tokens": output, "temperature": 0, "ignore_eos": True}
     return {
         "rid": [f"{arm}.{n}" for n in numbers],
-        "input_ids": [asked[n][:PROMPT] for n in numbers],
-        "sampling_params": [{**base, "ebnf": grammar(asked[n][PROMPT:])} for n in numbers],
+        "input_ids": [asked[n][:prompt] for n in numbers],
+        "sampling_params": [{**base, "ebnf": grammar(asked[n][prompt:])} for n in numbers],
         "stream": False,
     }
 

@@ -29,7 +29,7 @@ import httpx
 import numpy as np
 
 from tests.benchmarks.after_cold import accept_log
-from tests.benchmarks.after_cold.arms import ON, grammar
+from tests.benchmarks.after_cold.arms import ON, request
 from tests.benchmarks.after_cold.by_age import DEPTH, Step, counts, summary, within
 from tests.benchmarks.after_cold.measure import SEED, acknowledged, cpu_name, trained
 from tests.benchmarks.after_cold.source_text import prompts, read_files
@@ -51,19 +51,6 @@ FIRST = {
 """What is sent first: under which row, so many tokens of the prompt, for so many of what follows."""
 
 
-def body(
-    arm: str, numbers: Sequence[int], texts: Sequence[list[int]], prompt: int, output: int
-) -> dict[str, Any]:
-    """One batch of requests that have to write what their files say after `prompt` tokens."""
-    base = {"max_new_tokens": output, "temperature": 0, "ignore_eos": True}
-    return {
-        "rid": [f"{arm}.{n}" for n in numbers],
-        "input_ids": [texts[n][:prompt] for n in numbers],
-        "sampling_params": [{**base, "ebnf": grammar(texts[n][prompt:])} for n in numbers],
-        "stream": False,
-    }
-
-
 async def send(
     client: httpx.AsyncClient,
     arm: str,
@@ -73,7 +60,7 @@ async def send(
     output: int,
 ) -> list[dict[str, Any]]:
     """The answers to a batch: tokens, and how many of the prompt's were found in the cache."""
-    answer = await client.post("/generate", json=body(arm, numbers, texts, prompt, output))
+    answer = await client.post("/generate", json=request(arm, numbers, texts, prompt, output))
     return [
         {"tokens": one["output_ids"], "cached": one["meta_info"]["cached_tokens"]}
         for one in answer.raise_for_status().json()
