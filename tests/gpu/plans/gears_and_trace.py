@@ -1,16 +1,18 @@
 """Off beside a plain server, what the draft's extend by decoding brings, then the trace, on one machine.
 
 For one GPU and half an hour (PLAN_SECONDS=1600): the options of `plain_decode` and `mixed` apply, and
-AFTER=FILE,FILE (start at once, measure when those files are there).  PARTS=extend,gears,trace.
+AFTER=FILE,FILE (start at once, measure when those files are there).  PARTS=extend,gears,trace,levels.
 
 `extend`: two servers of 8 layers, one with SPECGOV_CHAIN_EXTEND=0, whose draft is as wide as that of the 8B
 shape; EXTEND_LEVELS=64,256, and two rounds.  `gears`: whole batches of every gear and of the plain server.
-`trace`: ARMS of `mixed`, which come last and have their time kept for them.
+`trace`: ARMS of `mixed`, which have their time kept for them.  `levels`: after them, on the same two servers,
+the levels of `governed` with its options.
 """
 
 import os
 from pathlib import Path
 
+import governed
 import mixed
 import plain_decode
 from kit import setups
@@ -29,7 +31,7 @@ SMALL = {"model": "llama8l", "kv_tokens": 130_000, **mixed.K}
 
 async def run(kit: Kit) -> None:
     wanted = []
-    if {"gears", "trace"} & set(PARTS):
+    if {"gears", "trace", "levels"} & set(PARTS):
         wanted += [mixed.SERVERS[name].but(env=plain_decode.UNIT) for name in ("plain", "table")]
     if "extend" in PARTS:
         wanted += [
@@ -56,6 +58,9 @@ async def run(kit: Kit) -> None:
         await plain_decode.after(kit, servers["table"])
     if "trace" in PARTS:
         await mixed.traces(kit, servers)
+    if "levels" in PARTS and {"plain", "table"} <= set(servers):
+        await kit.acceptance(servers["table"], governed.P)
+        await governed.measure(kit, servers["plain"], servers["table"])
 
 
 async def extend(kit: Kit, *servers: Server) -> None:
