@@ -51,14 +51,16 @@ def bench(
         str, typer.Option(help="encyclopedic, coding, tokens, or a ShareGPT file.")
     ] = "encyclopedic",
     arrivals: Annotated[Path | None, typer.Option(help="Open loop: an arrival trace (CSV, JSONL).")] = None,
-    rate_scale: Annotated[float, typer.Option(help="How many times as fast as the trace.")] = 1.0,
+    rate_scale: Annotated[
+        float | None, typer.Option(help="How many times as fast as the trace of --arrivals; else 1.")
+    ] = None,
     scenario: Annotated[Path | None, typer.Option(help="TOML file of phases; see docs/bench.md.")] = None,
     dialect: Annotated[Dialect, typer.Option(help="Which API requests go to.")] = Dialect.SGLANG,
     model: Annotated[str | None, typer.Option(help="For --dialect openai; else the first served.")] = None,
     stream_every: Annotated[
         int, typer.Option(min=0, help="Of every so many clients one streams: 1 all, 0 none.")
     ] = 1,
-    seed: Annotated[int, typer.Option(help="Of prompts and lengths.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of prompts and lengths.")] = 0,
     output: Annotated[Path, typer.Option(help="Folder for results.json, profile.json, plots.")] = Path(
         "bench"
     ),
@@ -83,11 +85,14 @@ def bench(
     _check_within("--window", window, 0.1, 86_400)
     _check_within("--settle", settle, 0, 3600)
     _check_within("--warm-up", warm_up, 0, 3600)
-    _check_within("--rate-scale", rate_scale, 1e-6, 1e6)
+    if rate_scale is not None:
+        if arrivals is None:
+            raise BadRequestError("--rate-scale must come with --arrivals, whose times it divides, got none")
+        _check_within("--rate-scale", rate_scale, 1e-6, 1e6)
     others = [_named(text) for text in [*(plain or []), *(beside or [])]]
     request = BenchRequest(
         engine=_url("--engine", engine),
-        arms=tuple(part.strip() for part in (arms or "").split(",") if part.strip()),
+        arms=_arms(arms),
         beside=tuple(others),
         plain=tuple(name for name, _ in others[: len(plain or [])]),
         concurrencies=_concurrencies(concurrency or CONCURRENCIES),
@@ -95,7 +100,7 @@ def bench(
         timing=Timing(window_s=window, settle_s=settle, warm_up_s=warm_up),
         prompts=prompts,
         arrivals=arrivals,
-        rate_scale=rate_scale,
+        rate_scale=1.0 if rate_scale is None else rate_scale,
         scenario=scenario,
         dialect=dialect,
         model=model,
@@ -155,6 +160,13 @@ def _named(text: str) -> tuple[str, str]:
     if not (name and separator):
         raise BadRequestError(f"--plain and --beside must be NAME=URL, got {text!r}")
     return name, _url("the URL of --plain and --beside", url)
+
+
+def _arms(text: str | None) -> tuple[str, ...]:
+    labels = () if text is None else tuple(part.strip() for part in text.split(","))
+    if not all(labels):
+        raise BadRequestError(f"--arms must be labels with one comma between two, got {text!r}")
+    return labels
 
 
 def _concurrencies(text: str) -> tuple[int, ...]:

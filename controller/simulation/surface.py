@@ -92,7 +92,8 @@ class Surface:
     def refresh(self) -> None:
         """Take new snapshots where the engine would have."""
         engine = self._engine
-        if engine.decode_steps - self._window.decode_steps >= GAUGES_EVERY_STEPS:
+        ran_dry = not engine.running and bool(self._gauges["num_running_reqs"])  # SGLang says so at once
+        if ran_dry or engine.decode_steps - self._window.decode_steps >= GAUGES_EVERY_STEPS:
             self._refresh_gauges()
         before = self._loads_window
         moved = engine.decode_steps - before.decode_steps >= LOADS_EVERY_STEPS
@@ -122,7 +123,9 @@ class Surface:
     def _refresh_gauges(self) -> None:
         engine, before, now = self._engine, self._window, _Window.of(self._engine)
         elapsed_s = now.now_s - before.now_s
-        if elapsed_s > 0:
+        if not engine.running:
+            self._gen_throughput = 0.0
+        elif elapsed_s > 0:
             self._gen_throughput = (now.emitted_tokens - before.emitted_tokens) / elapsed_s
         steps = now.request_steps - before.request_steps
         if steps:

@@ -63,11 +63,18 @@ def test_a_snapshot_keeps_for_fifteen_decode_steps(make_engine):
     assert surface.loads()["loads"][0]["timestamp"] > before
 
 
-def test_an_idle_engine_says_so_in_loads_at_once_but_not_in_its_gauges(make_engine):
-    """The gauges keep what they last said: the trap that the sidecar must live with."""
-    _, surface = loaded(make_engine, until_s=60.0)
-    assert parse_loads(surface.loads()).ranks[0].running_reqs == 0
+def test_an_idle_engine_says_so_at_once(make_engine):
+    """In loads and in gauges, as SGLang publishes them when its batch has run dry; what it accepted stays."""
+    engine, surface = loaded(make_engine, until_s=3.0)
     assert parse_metrics(surface.metrics()).ranks[0].running_reqs == 3
+    engine.run_until(60.0)
+    surface.refresh()
+    assert parse_loads(surface.loads()).ranks[0].running_reqs == 0
+    page = surface.metrics()
+    assert parse_metrics(page).ranks[0].running_reqs == 0
+    values = {line.split("{")[0]: float(line.rpartition(" ")[2]) for line in page.splitlines() if "{" in line}
+    assert values["sglang:gen_throughput"] == 0
+    assert values["sglang:spec_accept_length"] > 1
 
 
 def test_the_gauges_that_stand_in_for_loads_are_all_there(make_engine):
