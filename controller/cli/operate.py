@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ from controller.cli._common import (
     Json,
     TokenFile,
     Url,
+    addressed,
     call,
     duration_s,
     me,
@@ -58,7 +59,7 @@ def status(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Jso
     if as_json:
         show_json(state)
     else:
-        _print_status(state)
+        _print_status(state, lambda text: addressed(text, url, token_file))
     if needs_attention(state):
         attend()
 
@@ -68,7 +69,7 @@ def needs_attention(state: dict[str, Any]) -> bool:
     return any(active["attention"] for active in state["conditions"])
 
 
-def _print_status(state: dict[str, Any]) -> None:
+def _print_status(state: dict[str, Any], address: Callable[[str], str]) -> None:
     out.print(Text(state["headline"], "bold"), soft_wrap=True)
     turn = state.get("turn")
     if turn is not None and turn["late"]:
@@ -80,10 +81,10 @@ def _print_status(state: dict[str, Any]) -> None:
         table.add_row(Text(name, "dim"), Text(text))
     out.print(table)
     for active in state["conditions"]:
-        since = _ago(active["since_unix_s"])
-        out.print(Text(f"! {active['condition']} {since}: {active['message']}", "yellow"), soft_wrap=True)
+        since, message = _ago(active["since_unix_s"]), address(active["message"])
+        out.print(Text(f"! {active['condition']} {since}: {message}", "yellow"), soft_wrap=True)
     for line in state["type"]:
-        out.print(Text(f"  {line}", "cyan"), soft_wrap=True)
+        out.print(Text(f"  {address(line)}", "cyan"), soft_wrap=True)
 
 
 def late_turn(turn: dict[str, Any]) -> str:
@@ -151,7 +152,7 @@ def override(
         show_json(order)
     else:
         for line in _order_lines(order):
-            out.print(line, markup=False, soft_wrap=True)
+            out.print(addressed(line, url, token_file), markup=False, soft_wrap=True)
     if order["obstacle"] is not None:
         attend()
 
@@ -232,12 +233,12 @@ def explain(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Js
         show_json(said)
         return
     for line in said["because"]:
-        out.print(Text(line), soft_wrap=True)
+        out.print(Text(addressed(line, url, token_file)), soft_wrap=True)
     for title, lines in (("the numbers", said["numbers"]), ("what would change it", said["would_change"])):
         if lines:
             out.print(Text(f"{title}:", "bold"))
         for line in lines:
-            out.print(Text(f"  {line}"), soft_wrap=True)
+            out.print(Text(f"  {addressed(line, url, token_file)}"), soft_wrap=True)
 
 
 def _load(load: dict[str, Any]) -> str:
