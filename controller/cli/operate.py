@@ -55,7 +55,8 @@ def register(app: typer.Typer) -> None:
 def status(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False) -> None:
     """What happens now, on one screen; exit code 3 when something needs attention."""
     state = call("GET", url, "/v1/status", token_file)
-    state["brought"] = call("GET", url, "/v1/benefit", token_file).get("against", {})
+    benefit = call("GET", url, "/v1/benefit", token_file)
+    state["brought"] = {key: benefit.get(key) for key in ("since_unix_s", "against")}
     if as_json:
         show_json(state)
     else:
@@ -259,10 +260,11 @@ def _effect(effect: dict[str, Any]) -> str:
     return f"{effect['state']}, for {effect['for_s']:.0f} s{why}"
 
 
-def _brought(against: dict[str, Any]) -> str:
+def _brought(benefit: dict[str, Any]) -> str:
     """Tokens gained since the sidecar started, with the standard error; what never ran is not known."""
-    names = ("always_on", "always_off")
-    return ", ".join(_gained(name.replace("_", " "), against.get(name, {})) for name in names)
+    names, against, since = ("always_on", "always_off"), benefit["against"] or {}, benefit["since_unix_s"]
+    gained = ", ".join(_gained(name.replace("_", " "), against.get(name, {})) for name in names)
+    return gained if since is None else f"{gained}; counted {_ago(since)}"
 
 
 def _gained(name: str, balance: dict[str, Any]) -> str:
@@ -273,7 +275,8 @@ def _gained(name: str, balance: dict[str, Any]) -> str:
     if share < FEW:
         return f"not known yet against {name}"
     of = "" if share > ALL else f" where that ran too, {100 * share:.0f} % of the tokens"
-    return f"{100 * gain:+.1f} % (± {100 * error:.1f}) against {name}{of}"
+    percent = round(100 * gain, 1) or 0.0  # -0.0 is no loss
+    return f"{percent:+.1f} % (± {100 * error:.1f}) against {name}{of}"
 
 
 def _lease(lease: dict[str, Any]) -> str:

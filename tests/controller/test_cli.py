@@ -634,7 +634,16 @@ async def test_status_says_why_a_plan_is_not_applied(make, invoke, answers):
 )
 def test_status_says_what_it_brought(against, said):
     """What was never measured is not 0 %, and what was measured of a part is not said of the whole."""
-    assert operate._brought(against) == said
+    assert operate._brought({"against": against, "since_unix_s": None}) == said
+
+
+def test_status_says_since_when_it_counts(monkeypatch):
+    """A restart begins anew: +15 % of two minutes is another thing than of a week."""
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    against = {"always_off": {"gain": -0.0001, "se_gain": 0.001, "share": 1.0}}
+    assert operate._brought({"against": against, "since_unix_s": 400.0}) == (
+        "not known against always on, +0.0 % (± 0.1) against always off; counted for 10 min"
+    )
 
 
 def test_an_order_that_is_kept_and_not_in_force_says_why_and_ends_with_3(invoke, answers):

@@ -1,7 +1,7 @@
 """Turn output folders of drive.py into one JSON of figures:  analyse.py NAME=FOLDER ... > results.json
 
-With a file first, analyse.py results.json NAME[=FOLDER] ..., a NAME alone stays as that file has it.  Of a run
-that held both, FOLDER#traces is its traces, FOLDER#levels its other windows.
+With a file first, analyse.py results.json NAME[=FOLDER] ..., a NAME alone stays as that file has it.
+Of a run that held both, FOLDER#traces is its traces, FOLDER#levels its other windows.
 
 Throughput and step times come from the servers' step logs (exact time stamps, tokens of unfinished requests),
 latencies from the clients.  Nothing here invents a figure: what a window does not show is null.
