@@ -67,7 +67,8 @@ def lines(results: dict) -> Iterator[str]:
     errors = sorted(abs(model / measured - 1) for measured, model in means.values())
     within = sum(error <= 0.05 for error in errors)
     yield f"{len(found)} windows: F = {per_batch:.1f} ms a prefill batch, v = {per_request:.1f} ms a request."
-    yield f"{within} of {len(errors)} arms are within 5 % of what was measured, {100 * errors[-1]:.0f} % at worst.\n"
+    worst = 100 * errors[-1]
+    yield f"{within} of {len(errors)} arms are within 5 % of what was measured, {worst:.0f} % at worst.\n"
     rows = []
     for backend, acceptance, c in sorted({key[:3] for key in means}):
         row = [f"{backend}, {acceptance}", c]
