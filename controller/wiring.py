@@ -141,8 +141,8 @@ def assemble(
     keeper = keep_store(settings)
     store = keeper.store
     fleet = FleetOverrideFile(settings.fleet.file) if settings.fleet.file else None
-    audit, overrides = Audit(store, otel.note if otel else None), Overrides(store, fleet, clock)
-    crash_pin = CrashPin(store)
+    audit = Audit(store, otel.note if otel else None)
+    overrides, crash_pin = Overrides(store, fleet, clock, lambda: keeper.unread), CrashPin(store)
     client = make_client(settings.engine, transport)
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
@@ -240,6 +240,7 @@ def keep_store(settings: Settings) -> StoreKeeper:
     """The state database, or, as long as it cannot be used, one in memory and the reason."""
     rows, size = settings.store.max_decisions, settings.store.max_bytes
     return StoreKeeper(
+        settings.store_path,
         opener(settings.store_path, max_rows=rows, max_bytes=size),
         opener(Path(":memory:"), max_rows=rows, max_bytes=min(size, MEMORY_BYTES)),
     )
