@@ -90,7 +90,7 @@ class StoreKeeper:
             store.close()
 
     def _stand_in(self, fault: StoreError) -> Store:
-        """A store in memory, with the orders of the file that cannot be opened for `fault`, if it can be read.
+        """A store in memory, with the orders of the file that could not be opened, where they can be read.
 
         Not of one that another process uses: it may be changing them, and its name is not ours to take.
         """

@@ -142,7 +142,9 @@ def assemble(
     store = keeper.store
     fleet = FleetOverrideFile(settings.fleet.file) if settings.fleet.file else None
     audit = Audit(store, otel.note if otel else None)
-    overrides, crash_pin = Overrides(store, fleet, clock, lambda: keeper.unread), CrashPin(store)
+    crash_pin = CrashPin(store)
+    # a dry run puts nothing in force in any case, often beside the sidecar that has the database
+    overrides = Overrides(store, fleet, clock, lambda: None if settings.dry_run else keeper.unread)
     client = make_client(settings.engine, transport)
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)

@@ -105,7 +105,7 @@ def test_a_database_of_a_later_release_is_refused(tmp_path):
     with sqlite3.connect(path) as db:
         db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     db.close()
-    with pytest.raises(StoreError, match=r"schema version 3 is newer than this release \(2\)"):
+    with pytest.raises(StoreError, match=r"schema version 4 is newer than this release \(3\)"):
         open_store(path)
 
 
