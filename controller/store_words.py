@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-_LOST = "lost with it are the decision log, what was learned and an order that is in force"
+_LOST = "lost with it are the decision log, what was learned and any order in it"
 _REMEDIES = {
     "locked": "another process uses it, usually a sidecar with the same store.path; stop one of the two",
     "is full": "free its disk: what waits is then written",
     "readonly": "mount it writable",
-    "read-only": "mount it writable",
+    "read-only file system": "mount it writable",
     "not a database": f"move it away, and a new one is made; {_LOST}",
     "malformed": f"move it away, and a new one is made; {_LOST}",
     "newer than this release": f"run that release, or move it away; {_LOST}",
@@ -20,5 +20,5 @@ _REMEDIES = {
 def in_words(error: Exception) -> str:
     """SQLite's own words, and what to do where that is known."""
     said = str(error)
-    remedy = next((words for part, words in _REMEDIES.items() if part in said), None)
+    remedy = next((words for part, words in _REMEDIES.items() if part.lower() in said.lower()), None)
     return said if remedy is None else f"{said}: {remedy}"

@@ -118,7 +118,7 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _until(order: dict[str, Any]) -> str:
     """When an order ends."""
-    end = order["expires_unix_s"]
+    end = order.get("expires_unix_s")
     until = "" if end is None else f"until {_clock(end)} {_zone()}"
     if order.get("suspends"):
         return f"{until}{', or ' if until else ''}until the fleet's order changes or ends"
@@ -219,7 +219,7 @@ def _in_force(order: dict[str, Any]) -> Iterator[str]:
         yield "auto: the policy decides"
     else:
         depth = "" if order.get("depth") is None else f" at depth {order['depth']}"
-        until = _until(order) + ("" if order["expires_unix_s"] else ": specgov override auto")
+        until = _until(order) + ("" if order.get("expires_unix_s") else ": specgov override auto")
         yield f"{order['mode']}{depth}, {until}"
     if order.get("limit"):
         yield order["limit"]
