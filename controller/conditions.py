@@ -96,7 +96,7 @@ MEANING: Mapping[Condition, tuple[str, str]] = {
     ),
     Condition.ORDERS_UNREAD: (
         "an order may be unread, so none but the fleet's is obeyed and nothing else is put in force",
-        "mend the state database; or say what shall be, say: specgov override auto",
+        "mend the state database, or give an order here: specgov override auto",
     ),
     Condition.TOKEN_EMPTY: (
         "a token file of the API is empty, so nobody can use it",

@@ -14,9 +14,7 @@ from controller.store_words import in_words
 def read_orders(path: Path) -> Orders | None:
     """What the file at `path` says is in force; `None`: there is no file, or nothing was ever written to it.
 
-    Nothing is written, no lock is taken and none is heeded, so nobody may be writing to it.  SQLite's
-    `unix-none`, opened read-only, finds in the journal what a process that was killed left there, on a
-    read-only mount too; the file alone may be older than the order.  Raises `StoreError`.
+    Nothing is written, no lock is taken and none is heeded, so nobody may be writing to it.  Raises `StoreError`.
     """
     try:
         path.stat()
@@ -25,10 +23,20 @@ def read_orders(path: Path) -> Orders | None:
     except OSError as error:
         raise StoreError(f"{path}: {in_words(error)}") from None
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&vfs=unix-none", uri=True)) as db:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{_how(path)}", uri=True)) as db:
             return _orders_in(db)
     except (sqlite3.Error, ValueError, TypeError) as error:
         raise StoreError(f"{path}: {in_words(error)}") from None
+
+
+def _how(path: Path) -> str:
+    """How SQLite opens it: with the journal that a killed process left, which may have the order alone.
+
+    `unix-none` leaves the locks out that need a writable file.  Without a journal, which even then would be
+    made, the file is all there is: `immutable`.
+    """
+    journal = path.with_name(path.name + "-wal")
+    return "mode=ro&vfs=unix-none" if journal.exists() else "immutable=1"
 
 
 def _orders_in(db: sqlite3.Connection) -> Orders | None:

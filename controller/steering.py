@@ -98,7 +98,7 @@ def _whose(holder: str | None, own: str, *, renewed: bool) -> str | None:
     if holder == own:
         kin = "this sidecar's own name, but not its plan"
     elif holder and holder.startswith("specgov/") and holder.rpartition("/")[0] == own.rpartition("/")[0]:
-        kin = "a sidecar on this host, with another state database"
+        kin = "by its name a sidecar of this host"
     else:
         kin = ""
     runs = "it runs: it has renewed its lease" if renewed else "it ends by itself unless it is renewed"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import threading
 import uuid
@@ -122,7 +123,7 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             self._abandon()
             kind = StoreInUseError if "locked" in str(error) else StoreError
-            raise kind(f"{path}: {in_words(error)}") from None
+            raise kind(f"{path}: {in_words(error, writable=_writable(path))}") from None
 
     def _abandon(self) -> None:
         """Close what was opened in vain; it is tried again and again."""
@@ -306,6 +307,11 @@ class Store:
         """Close the database."""
         with self._lock, _errors(self.path):
             self._db.close()
+
+
+def _writable(path: Path) -> bool:
+    """False only of a file that is there: SQLite calls it an I/O error that such a one cannot be locked."""
+    return not path.exists() or os.access(path, os.W_OK)
 
 
 def check_version(db: sqlite3.Connection) -> int:

@@ -160,7 +160,7 @@ def override(
         )
     if mode not in ("auto", "fleet") and not reason:
         raise BadRequestError('--reason "..." is needed: whoever comes after you will ask')
-    who = {"reason": reason or "ended", "actor": actor or me()}
+    who = {"reason": reason or ("ended" if mode == "auto" else "back to the fleet's"), "actor": actor or me()}
     if mode == "fleet":
         order = call("DELETE", url, "/v1/override", token_file, params=who)
     else:

@@ -453,7 +453,7 @@ def test_override_fleet_gives_up_what_the_pod_has_for_itself(invoke, answers):
     """`DELETE`; without an order of the fleet the policy decides."""
     asked = answers(OF_THE_FLEET)
     assert invoke("override", "fleet", "--actor", "jo").stdout.splitlines() == FOLLOWED
-    assert asked == [("DELETE", "/v1/override", {"params": {"reason": "ended", "actor": "jo"}})]
+    assert asked == [("DELETE", "/v1/override", {"params": {"reason": "back to the fleet's", "actor": "jo"}})]
     answers({"mode": "auto", "durable": True, "obstacle": None})
     said = invoke("override", "fleet").stdout.splitlines()
     assert said == ["fleet: the fleet has no order: the policy decides"]

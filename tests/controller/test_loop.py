@@ -119,7 +119,7 @@ async def test_a_sidecar_started_twice_says_what_is_known_of_the_other(make):
     second = await make(engine=first.engine)
     await first.tick()
     await second.tick()
-    kin = f"{first.engine.holder} holds the lease (a sidecar on this host, with another state database"
+    kin = f"{first.engine.holder} holds the lease (by its name a sidecar of this host"
     held = second.loop.last.steered.held_elsewhere
     assert held == f"{kin}; it ends by itself unless it is renewed)"
     status = second.assembly.sidecar.status()

@@ -115,6 +115,12 @@ def test_each_fault_of_the_database_is_said_with_what_mends_it(fault, remedy):
     assert in_words(OSError(fault)).startswith(f"{fault}: {remedy}")
 
 
+def test_a_file_that_cannot_be_written_is_said_to_be_so():
+    """SQLite has no other words for it than these: it cannot lock the file."""
+    said = in_words(OSError("disk I/O error"), writable=False)
+    assert said.startswith("disk I/O error, the file is read-only: mount it writable")
+
+
 def test_a_fault_that_is_not_known_is_said_alone():
     """No advice is made up."""
     assert in_words(OSError("disk I/O error")) == "disk I/O error"

@@ -262,6 +262,10 @@ store.close()
 (path.parent / "filler").unlink()
 subprocess.run(["mount", "-o", "remount,ro", path.parent], check=True)
 print(read_orders(path).override.mode)
+subprocess.run(["mount", "-o", "remount,rw", path.parent], check=True)
+opened().close()
+subprocess.run(["mount", "-o", "remount,ro", path.parent], check=True)
+print(sorted(each.name for each in path.parent.iterdir()), read_orders(path).override.mode)
 try: opened()
 except Exception as error: print(type(error).__name__)
 """
@@ -284,7 +288,8 @@ def test_a_real_full_disk_and_a_real_read_only_mount_after_kill_9(tmp_path):
     )
     said = done.stdout.splitlines()
     full = "database or disk is full: free its disk: what waits is then written"
-    assert said == ["off True", full, "off", "StoreError"], done.stderr
+    closed = "['state.db'] off"
+    assert said == ["off True", full, "off", closed, "StoreError"], done.stderr
 
 
 async def test_a_database_that_is_late_gives_back_the_order_that_was_in_force(trial, tmp_path):
