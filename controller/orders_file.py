@@ -14,7 +14,9 @@ from controller.store_words import in_words
 def read_orders(path: Path) -> Orders | None:
     """What the file at `path` says is in force; `None`: there is no file, or nothing was ever written to it.
 
-    Nothing is written, no lock is taken and none is heeded, so nobody may be writing to it.  Raises `StoreError`.
+    Nothing is written, no lock is taken and none is heeded, so nobody may be writing to it.
+
+    Raises `StoreError`.
     """
     try:
         path.stat()
