@@ -74,7 +74,7 @@ class FleetOverrideFile:
 
     def resume(self, wanted: FleetOverride) -> None:
         """`wanted` was in force before a restart: it stays so if the file is wrong by now."""
-        if self._content is None or self.error is not None:
+        if self._wanted is None and (self._content is None or self.error is not None):
             self._wanted = wanted
 
     def poll(self, now_unix_s: float) -> FleetOverride | None:

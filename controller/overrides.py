@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 from collections.abc import Callable
@@ -86,7 +85,6 @@ class Overrides:
         self._written = True
         self.problem: str | None = None
         """Why the order in memory is not the one in the store; `None`: it is."""
-        self._fleet_kept: tuple[FleetOverride | None] | None = None
         self._take_up(store)
 
     def _take_up(self, store: Store) -> None:
@@ -96,15 +94,6 @@ class Overrides:
             self._current = _from_stored(store.override())
         except (StoreError, ValueError, TypeError) as error:
             self._current, self._garbled = None, f"{store.path}: {error}"
-        self._resume_fleet(store)
-
-    def _resume_fleet(self, store: Store) -> None:
-        """The fleet's order of before a restart: a file that was spoilt meanwhile does not end it."""
-        self._fleet_kept = None
-        with contextlib.suppress(StoreError, ValueError):
-            kept = store.fleet_order()
-            if self._fleet is not None and kept is not None:
-                self._fleet.resume(FleetOverride.model_validate_json(kept))
 
     def current(self, now_unix_s: float) -> Override | None:
         """The order in force at `now_unix_s`: this pod's, else the fleet's, else that of `UNREAD`."""
@@ -225,15 +214,6 @@ class Overrides:
         """Once a turn, in the recorders' thread: write what could not be written before."""
         if not self._written:
             self.flush()
-        self._keep_fleet()
-
-    def _keep_fleet(self) -> None:
-        wanted = self._fleet.wanted if self._fleet else None
-        if self._fleet_kept == (wanted,):
-            return
-        with contextlib.suppress(StoreError):  # tried again in the next turn; the log's writer says it
-            self._store.save_fleet_order(wanted.model_dump_json() if wanted else None)
-            self._fleet_kept = (wanted,)
 
     def adopt(self, store: Store) -> None:
         """Go on in `store`; what it says is in force then is so, if nothing was ordered here.
@@ -246,7 +226,6 @@ class Overrides:
                 self._identity = store.identity
                 self._take_up(store)
             else:
-                self._fleet_kept = None
                 self.flush()
 
 

@@ -27,6 +27,7 @@ from controller.crash_pin import CrashPin
 from controller.effect import EffectTracker
 from controller.engine_client import ClientParams, EngineClient
 from controller.errors import KnowledgeFileError, SettingsError, StoreError
+from controller.fleet_keeper import FleetKeeper
 from controller.fleet_override import FleetOverrideFile
 from controller.history import History
 from controller.knowledge import KnowledgeKeeper
@@ -141,6 +142,7 @@ def assemble(
     keeper = keep_store(settings)
     store = keeper.store
     fleet = FleetOverrideFile(settings.fleet.file) if settings.fleet.file else None
+    fleet_kept = (FleetKeeper(fleet, store),) if fleet else ()
     audit = Audit(store, otel.note if otel else None)
     crash_pin = CrashPin(store)
     # a dry run puts nothing in force in any case, often beside the sidecar that has the database
@@ -152,10 +154,11 @@ def assemble(
     shadow = make_policy(settings, settings.policy.shadow) if settings.policy.shadow else None
     apart = ShadowRecorder(telemetry.registry, _forecast(policy, shadow))
     knowledge = KnowledgeKeeper(store, policy, settings.policy.name, _seed(settings.store.seed))
-    keeper.kept = (overrides, crash_pin, audit, knowledge)
+    keeper.kept = (*fleet_kept, overrides, crash_pin, audit, knowledge)
     records = RecordQueue[TickResult](
         (
             keeper,
+            *fleet_kept,
             overrides,
             crash_pin,
             telemetry,

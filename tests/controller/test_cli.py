@@ -449,6 +449,37 @@ def test_auto_over_an_own_order_says_that_the_fleets_is_obeyed_now(invoke, answe
     assert said == [*FOLLOWED, "ended: on by bob: x"]
 
 
+async def test_status_says_when_an_order_was_given_that_outlived_a_restart(make, invoke, answers):
+    """40 s without a sidecar, 41 s until it is in force again: nothing is claimed of these."""
+    first = await make()
+    await first.api.put("/v1/override", json={"mode": "off", "reason": "incident 7", "actor": "jo"})
+    await first.assembly.aclose()
+    first.clock.now_s += 40
+    bench = await make(engine=first.engine)
+    await bench.tick()
+    answers({**bench.assembly.sidecar.status(), "against": {}})
+    printed = invoke("status").stdout
+    given, again = (operate._clock(1_800_000_000.0 + at) for at in (1000, 1041))
+    assert f"{given} {operate._zone()}; in force again, without a break, since {again}" in " ".join(
+        printed.split()
+    )
+
+
+async def test_status_says_which_order_of_the_fleet_is_suspended(make, invoke, answers, tmp_path):
+    """And until when, and what ends it."""
+    file = tmp_path / "override.json"
+    file.write_text('{"mode": "off", "reason": "bad kernel", "actor": "ann"}')
+    bench = await make(fleet__file=str(file))
+    await bench.tick()
+    await bench.api.put("/v1/override", json={"mode": "auto", "reason": "try here", "actor": "jo"})
+    await bench.tick()
+    answers({**bench.assembly.sidecar.status(), "against": {}})
+    printed = " ".join(invoke("status").stdout.split())
+    ends = "until the fleet's order changes or ends; suspends the fleet's off by ann: bad kernel"
+    assert f"auto by jo: try here, {ends}" in printed
+    assert printed.endswith("specgov override fleet")
+
+
 def test_override_fleet_gives_up_what_the_pod_has_for_itself(invoke, answers):
     """`DELETE`; without an order of the fleet the policy decides."""
     asked = answers(OF_THE_FLEET)

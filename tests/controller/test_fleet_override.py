@@ -8,6 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from controller.api_models import OverrideBody
+from controller.fleet_keeper import FleetKeeper
 from controller.fleet_override import FleetOverrideFile
 from controller.order_text import Printable, in_words
 from controller.overrides import Override, Overrides
@@ -173,6 +174,19 @@ def layered(tmp_path):
     return file, Overrides(Store(Path(":memory:"), max_rows=100, max_bytes=1 << 20), file)
 
 
+def run_before(overrides, file):
+    """One turn's record of a sidecar that then ends: its store."""
+    FleetKeeper(file, overrides._store).record(None)
+    overrides.record(None)
+    return overrides._store
+
+
+def restarted(store, path):
+    """A sidecar that goes on from `store`."""
+    file = FleetOverrideFile(path)
+    return FleetKeeper(file, store), Overrides(store, file)
+
+
 def order(mode, *, at, expires=None):
     """An order given over REST."""
     return Override(Mode(mode), None, "mine", "ann", at, expires)
@@ -235,12 +249,13 @@ def test_a_suspension_outlives_a_restart_and_a_spoilt_file_but_not_a_newer_order
     file, before = layered(tmp_path)
     write(file, OFF)
     before.set(order("auto", at=1.0))
-    before.record(None)
+    store = run_before(before, file)
     write(file, "{")
-    after = Overrides(before._store, FleetOverrideFile(file.path))
+    _, after = restarted(store, file.path)
     assert in_force(after, 2.0) == ("auto", "pod")
     write(file, {"mode": "native", "reason": "newer"})
-    assert in_force(Overrides(before._store, FleetOverrideFile(file.path)), 3.0) == ("native", "fleet")
+    _, after = restarted(store, file.path)
+    assert in_force(after, 3.0) == ("native", "fleet")
 
 
 def test_auto_ends_the_pods_own_order_before_it_suspends_the_fleets(tmp_path):
@@ -269,16 +284,17 @@ def test_a_file_that_was_spoilt_while_the_sidecar_was_down_ends_nothing(tmp_path
     file, before = layered(tmp_path)
     write(file, OFF)
     before.current(1.0)
-    before.record(None)
+    store = run_before(before, file)
     write(file, content)
-    after = Overrides(before._store, FleetOverrideFile(file.path))
+    keeper, after = restarted(store, file.path)
     assert in_force(after, 2.0) == ("off", "fleet")
     assert after.fleet_problem is not None
     file.path.unlink()
     assert in_force(after, 3.0) is None
-    after.record(None)
+    keeper.record(None)
     write(file, content)
-    assert in_force(Overrides(before._store, FleetOverrideFile(file.path)), 4.0) is None
+    _, later = restarted(store, file.path)
+    assert in_force(later, 4.0) is None
 
 
 def test_auto_without_an_order_of_the_fleet_is_no_order(tmp_path):

@@ -198,6 +198,20 @@ async def test_orders_of_the_fleet_are_in_the_log_from_their_first_turn_to_their
     }
 
 
+async def test_a_fleets_file_that_is_emptied_while_the_sidecar_is_down_ends_nothing(make, tmp_path):
+    """Off before and after the restart, and the mistake shows."""
+    file = tmp_path / "override.json"
+    file.write_text(json.dumps({"mode": "off", "reason": "bad kernel"}))
+    first = await make(fleet__file=str(file))
+    await first.run(2, batch_size=4)
+    await first.assembly.aclose()
+    file.write_text("")
+    second = await make(engine=first.engine, fleet__file=str(file))
+    await second.run(3, batch_size=4)
+    assert second.engine.depth == 0
+    assert second.conditions() == {"fleet_override_invalid"}
+
+
 async def test_auto_under_an_order_of_the_fleet_says_what_it_suspends_and_how_to_give_that_up(make, tmp_path):
     """Tied to that order: a later one is obeyed, and the log tells all of it."""
     file = tmp_path / "override.json"
