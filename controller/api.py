@@ -55,11 +55,12 @@ def create_app(sidecar: Sidecar) -> FastAPI:
         summary="Decides, live, how deep an SGLang server should speculate",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         responses={code: {"model": ErrorBody, "description": text} for code, text in LIMITS.items()},
     )
     app.router.route_class = StrictRoute
     _add_errors(app)
-    add_limits(app, sidecar.settings.api, sidecar.clock)
+    add_limits(app, sidecar.settings.api, sidecar.clock, lambda request: _shows(request, sidecar.token))
     _add_probes(app, sidecar)
     reads = _reads(sidecar)
     _add_views(app, sidecar, reads)
@@ -89,12 +90,17 @@ def _bearer(*accepted: TokenSource) -> Protect:
     async def check(request: Request) -> None:
         if not any(token.configured for token in accepted):
             return
-        scheme, _, presented = request.headers.get("authorization", "").partition(" ")
-        matching = [token.matches(presented.strip()) for token in accepted]
-        if scheme.lower() != "bearer" or not any(matching):
+        shown = [_shows(request, token) for token in accepted]  # all of them: it takes the same time
+        if not any(shown):
             raise HTTPException(401, "a valid bearer token is needed: Authorization: Bearer TOKEN")
 
     return check
+
+
+def _shows(request: Request, token: TokenSource) -> bool:
+    """Whether the request carries the token."""
+    scheme, _, presented = request.headers.get("authorization", "").partition(" ")
+    return token.matches(presented.strip()) and scheme.lower() == "bearer"
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
@@ -39,23 +41,67 @@ class Allowance:
         return (1.0 - self._left) / self._per_s
 
 
-def add_limits(app: FastAPI, settings: ApiSettings, clock: Callable[[], float]) -> None:
-    """Refuse what is too much before anything else looks at it."""
-    allowance = Allowance(settings.max_requests_per_s, clock)
+class Allowances:
+    """An `Allowance` for whoever holds the token, and one each for reads and orders, from here and elsewhere.
+
+    A flood of reads then leaves room for the order to turn off, one of strangers for the operator, and one
+    over the network for whoever asks on this machine, in this pod or through its port-forward.
+    """
+
+    def __init__(
+        self, per_s: float, clock: Callable[[], float], is_holder: Callable[[Request], bool]
+    ) -> None:
+        places = (_Place(reads=reads, here=here) for reads in (False, True) for here in (False, True))
+        self._by_place = {place: Allowance(per_s, clock) for place in places}
+        self._holders = Allowance(per_s, clock)
+        self._is_holder = is_holder
+
+    def of(self, request: Request) -> Allowance:
+        """The one that `request` draws on."""
+        if self._is_holder(request):
+            return self._holders
+        here = request.client is not None and _is_loopback(request.client.host)
+        return self._by_place[_Place(reads=request.method in SAFE_METHODS, here=here)]
+
+
+class _Place(NamedTuple):
+    reads: bool
+    here: bool
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a socket without an address
+        return False
+
+
+def add_limits(
+    app: FastAPI,
+    settings: ApiSettings,
+    clock: Callable[[], float],
+    is_holder: Callable[[Request], bool] = lambda _: False,
+) -> None:
+    """Refuse what is too much before anything else looks at it; `is_holder`: it shows the API's token."""
+    allowances = Allowances(settings.max_requests_per_s, clock, is_holder)
 
     @app.middleware("http")
     async def bounded(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        answer = _too_often(request, allowance) or _from_elsewhere(request, settings)
+        answer = _too_often(request, allowances) or _from_elsewhere(request, settings)
         answer = answer or await _too_much(request, settings) or await call_next(request)
         answer.headers["cache-control"] = "no-store"
         answer.headers["x-content-type-options"] = "nosniff"
         return answer
 
 
-def _too_often(request: Request, allowance: Allowance) -> Response | None:
-    if request.url.path in PROBES or not (wait_s := allowance.take()):
+def _too_often(request: Request, allowances: Allowances) -> Response | None:
+    if request.url.path in PROBES or not (wait_s := allowances.of(request).take()):
         return None
-    answer = refusal(429, "too many requests; api.max_requests_per_s is the limit of all clients together")
+    answer = refusal(
+        429,
+        "too many requests: api.max_requests_per_s is the limit of all clients together; reads, orders,"
+        " clients on this machine and requests with the API's token each have their own",
+    )
     answer.headers["retry-after"] = str(int(wait_s) + 1)
     return answer
 

@@ -14,9 +14,14 @@ MAX_SHOWN = 60
 """Characters of a refused value that its refusal repeats."""
 
 Printable = Annotated[
-    str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f\u2028-\u202e\u2066-\u2069]*$")
+    str,
+    Field(
+        max_length=MAX_TEXT,
+        pattern=r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff]*$",
+    ),
 ]
-"""One line that reads as it was written: what breaks a line or turns the direction of text is refused."""
+"""One line that reads as it was written: what breaks a line, steers a terminal (C0 and C1), turns the
+direction of text or is a space of no width is refused."""
 
 Why = Annotated[Printable, StringConstraints(strip_whitespace=True, min_length=1)]
 """A reason: `Printable`, and not blank."""
@@ -25,7 +30,8 @@ Why = Annotated[Printable, StringConstraints(strip_whitespace=True, min_length=1
 def in_words(fault: Mapping[str, Any]) -> str:
     """What pydantic found wrong.  The one pattern of an order is `Printable`'s, and nobody reads patterns."""
     if fault["type"] == "string_pattern_mismatch":
-        return "must be one line, without control characters (line breaks, tabs, turns of direction)"
+        held = "line breaks, tabs, turns of direction, zero-width spaces"
+        return f"must be one line, without control characters ({held})"
     return str(fault["msg"])
 
 

@@ -6,8 +6,10 @@ import getpass
 import json
 import os
 import re
+import shlex
 import ssl
 import sys
+import time
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +28,9 @@ TokenFile = Annotated[
     Path | None, typer.Option("--token-file", envvar="SPECGOV_TOKEN_FILE", help="File with the API's token.")
 ]
 DEFAULT_URL = "http://127.0.0.1:9470"
+TRIES, RETRY_S = 4, 0.5
+COMMAND = re.compile(r"specgov (?:override [a-z_]+|status|explain|decisions)\b")
+"""One that asks a sidecar, up to where its options may stand."""
 MEANWHILE = (
     "Without a sidecar the engine is back on its fallback within 15 s"
     " (the default of lease.lease_s): curl ENGINE/speculation tells"
@@ -41,16 +46,40 @@ OURS = {
 """By path, a field that tells a sidecar's answer from that of another server."""
 
 
+def addressed(text: str, url: str, token_file: Path | None) -> str:
+    """`text` with each command in it made to reach the sidecar that said it.
+
+    The sidecar does not know under which address it was asked.  What the environment says need not be typed.
+    """
+    given = (
+        ("--url", url, "SPECGOV_URL", DEFAULT_URL),
+        ("--token-file", token_file, "SPECGOV_TOKEN_FILE", None),
+    )
+    options = "".join(
+        f" {option} {shlex.quote(str(value))}"
+        for option, value, variable, default in given
+        if value != default and os.environ.get(variable) != str(value)
+    )
+    return COMMAND.sub(lambda found: found[0] + options, text)
+
+
 def show_json(value: Any) -> None:
     """Print `value` as JSON, for programs."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def call(method: str, url: str, path: str, token_file: Path | None, **request: Any) -> dict[str, Any]:
-    """The JSON answer of a running sidecar; raises `SidecarError`, for a broken rule `BadRequestError`."""
+    """The JSON answer of a running sidecar; raises `SidecarError`, for a broken rule `BadRequestError`.
+
+    What was refused for coming too often was not done, and is asked `TRIES` times.
+    """
     try:
         with httpx.Client(base_url=url, timeout=10, trust_env=False, verify=trust()) as http:
-            answer = http.request(method, path, headers=_headers(token_file), **request)
+            for left in reversed(range(TRIES)):
+                answer = http.request(method, path, headers=_headers(token_file), **request)
+                if answer.status_code != HTTPStatus.TOO_MANY_REQUESTS or not left:
+                    break
+                time.sleep(RETRY_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         hint = "is it running, and is --url right?"
         raise SidecarError(f"no sidecar answers at {url}: {error}; {hint} {MEANWHILE}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ from controller.cli._common import (
     Json,
     TokenFile,
     Url,
+    addressed,
     call,
     duration_s,
     me,
@@ -54,11 +55,12 @@ def register(app: typer.Typer) -> None:
 def status(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False) -> None:
     """What happens now, on one screen; exit code 3 when something needs attention."""
     state = call("GET", url, "/v1/status", token_file)
-    state["brought"] = call("GET", url, "/v1/benefit", token_file).get("against", {})
+    benefit = call("GET", url, "/v1/benefit", token_file)
+    state["brought"] = {key: benefit.get(key) for key in ("since_unix_s", "against")}
     if as_json:
         show_json(state)
     else:
-        _print_status(state)
+        _print_status(state, lambda text: addressed(text, url, token_file))
     if needs_attention(state):
         attend()
 
@@ -68,7 +70,7 @@ def needs_attention(state: dict[str, Any]) -> bool:
     return any(active["attention"] for active in state["conditions"])
 
 
-def _print_status(state: dict[str, Any]) -> None:
+def _print_status(state: dict[str, Any], address: Callable[[str], str]) -> None:
     out.print(Text(state["headline"], "bold"), soft_wrap=True)
     turn = state.get("turn")
     if turn is not None and turn["late"]:
@@ -80,10 +82,10 @@ def _print_status(state: dict[str, Any]) -> None:
         table.add_row(Text(name, "dim"), Text(text))
     out.print(table)
     for active in state["conditions"]:
-        since = _ago(active["since_unix_s"])
-        out.print(Text(f"! {active['condition']} {since}: {active['message']}", "yellow"), soft_wrap=True)
+        since, message = _ago(active["since_unix_s"]), address(active["message"])
+        out.print(Text(f"! {active['condition']} {since}: {message}", "yellow"), soft_wrap=True)
     for line in state["type"]:
-        out.print(Text(f"  {line}", "cyan"), soft_wrap=True)
+        out.print(Text(f"  {address(line)}", "cyan"), soft_wrap=True)
 
 
 def late_turn(turn: dict[str, Any]) -> str:
@@ -171,7 +173,7 @@ def override(
         show_json(order)
     else:
         for line in _order_lines(order, mode):
-            out.print(line, markup=False, soft_wrap=True)
+            out.print(addressed(line, url, token_file), markup=False, soft_wrap=True)
     if order["obstacle"] is not None:
         attend()
 
@@ -269,12 +271,12 @@ def explain(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Js
         show_json(said)
         return
     for line in said["because"]:
-        out.print(Text(line), soft_wrap=True)
+        out.print(Text(addressed(line, url, token_file)), soft_wrap=True)
     for title, lines in (("the numbers", said["numbers"]), ("what would change it", said["would_change"])):
         if lines:
             out.print(Text(f"{title}:", "bold"))
         for line in lines:
-            out.print(Text(f"  {line}"), soft_wrap=True)
+            out.print(Text(f"  {addressed(line, url, token_file)}"), soft_wrap=True)
 
 
 def _load(load: dict[str, Any]) -> str:
@@ -295,10 +297,11 @@ def _effect(effect: dict[str, Any]) -> str:
     return f"{effect['state']}, for {effect['for_s']:.0f} s{why}"
 
 
-def _brought(against: dict[str, Any]) -> str:
+def _brought(benefit: dict[str, Any]) -> str:
     """Tokens gained since the sidecar started, with the standard error; what never ran is not known."""
-    names = ("always_on", "always_off")
-    return ", ".join(_gained(name.replace("_", " "), against.get(name, {})) for name in names)
+    names, against, since = ("always_on", "always_off"), benefit["against"] or {}, benefit["since_unix_s"]
+    gained = ", ".join(_gained(name.replace("_", " "), against.get(name, {})) for name in names)
+    return gained if since is None else f"{gained}; counted {_ago(since)}"
 
 
 def _gained(name: str, balance: dict[str, Any]) -> str:
@@ -309,7 +312,8 @@ def _gained(name: str, balance: dict[str, Any]) -> str:
     if share < FEW:
         return f"not known yet against {name}"
     of = "" if share > ALL else f" where that ran too, {100 * share:.0f} % of the tokens"
-    return f"{100 * gain:+.1f} % (± {100 * error:.1f}) against {name}{of}"
+    percent = round(100 * gain, 1) or 0.0  # -0.0 is no loss
+    return f"{percent:+.1f} % (± {100 * error:.1f}) against {name}{of}"
 
 
 def _lease(lease: dict[str, Any]) -> str:

@@ -110,6 +110,8 @@ async def test_reads_need_the_token_only_where_that_is_set(make):
         ({"mode": "off", "reason": ""}, "reason"),
         ({"mode": "off", "reason": " \t\u00a0"}, "reason"),
         ({"mode": "off", "reason": "a\nb"}, "reason"),
+        ({"mode": "off", "reason": "a\u009b31mb"}, "reason"),
+        ({"mode": "off", "reason": "\u200b"}, "reason"),
         ({"mode": "off", "reason": "a\u2028b"}, "reason"),
         ({"mode": "off", "reason": "a\u202eb"}, "reason"),
         ({"mode": "off", "reason": "a\u2067b"}, "reason"),
@@ -383,7 +385,8 @@ async def test_a_reason_of_two_lines_is_refused_in_words(make):
     bench = await make()
     answer = await bench.api.put("/v1/override", json={"mode": "off", "reason": "a\nb"})
     assert answer.json()["error"]["message"] == (
-        "reason: must be one line, without control characters (line breaks, tabs, turns of direction), "
+        "reason: must be one line, without control characters (line breaks, tabs, turns of direction,"
+        " zero-width spaces), "
         r'got "a\nb": see /docs for what it takes'
     )
 

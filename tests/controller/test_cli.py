@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import httpx
 import pytest
@@ -19,7 +21,7 @@ from controller import cli
 from controller.cli import _common, engine_setup, operate, run
 from controller.cli._exit import Exit
 from controller.control_state import parse_control_state
-from controller.errors import BadRequestError, EngineNotFoundError, SettingsError
+from controller.errors import BadRequestError, EngineNotFoundError, SettingsError, SidecarError
 from controller.exposition import parse_loads, parse_server_info
 from controller.launch_flags import parse_depths
 from controller.preflight import Facts, Verdict, check, passed
@@ -722,7 +724,16 @@ async def test_status_says_why_a_plan_is_not_applied(make, invoke, answers):
 )
 def test_status_says_what_it_brought(against, said):
     """What was never measured is not 0 %, and what was measured of a part is not said of the whole."""
-    assert operate._brought(against) == said
+    assert operate._brought({"against": against, "since_unix_s": None}) == said
+
+
+def test_status_says_since_when_it_counts(monkeypatch):
+    """A restart begins anew: +15 % of two minutes is another thing than of a week."""
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    against = {"always_off": {"gain": -0.0001, "se_gain": 0.001, "share": 1.0}}
+    assert operate._brought({"against": against, "since_unix_s": 400.0}) == (
+        "not known against always on, +0.0 % (± 0.1) against always off; counted for 10 min"
+    )
 
 
 def test_an_order_that_is_kept_and_not_in_force_says_why_and_ends_with_3(invoke, answers):
@@ -821,3 +832,44 @@ def test_a_first_word_that_is_no_command_leaves_all_of_them(monkeypatch, capsys)
         cli.main()
     assert ended.value.code == 0
     assert {"run", "preflight", "watch"} <= set(capsys.readouterr().out.split())
+
+
+def test_what_to_type_reaches_the_sidecar_that_said_it(monkeypatch):
+    """On a machine with two, a hint without the address would turn off the other one."""
+    monkeypatch.setenv("SPECGOV_TOKEN_FILE", "/run/token")
+    hint = 'specgov override off --ttl 30m --reason "WHY"'
+    there = "http://127.0.0.1:9471"
+    assert _common.addressed(hint, _common.DEFAULT_URL, None) == hint
+    assert _common.addressed(hint, there, Path("/run/token")) == (
+        f'specgov override off --url {there} --ttl 30m --reason "WHY"'
+    )
+    assert _common.addressed("x; specgov override native; report it", there, Path("/a b")) == (
+        f"x; specgov override native --url {there} --token-file '/a b'; report it"
+    )
+    monkeypatch.setenv("SPECGOV_URL", there)
+    assert _common.addressed(hint, there, None) == hint
+
+
+@pytest.mark.parametrize(("refusals", "done"), [(3, True), (4, False)])
+def test_an_order_that_came_too_often_is_asked_again(monkeypatch, refusals, done):
+    """A flood ends; what was refused was not done.  Four times in all."""
+    asked = []
+
+    class Busy(Pageless):
+        def do_DELETE(self):
+            asked.append(self.path)
+            busy = len(asked) <= refusals
+            body = {"error": {"field": None, "message": "too many requests"}} if busy else {"mode": "auto"}
+            self.send_response(429 if busy else 200)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+    monkeypatch.setattr(_common, "RETRY_S", 0.01)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        refused = contextlib.nullcontext() if done else pytest.raises(SidecarError, match="too many requests")
+        with refused:
+            assert _common.call("DELETE", url, "/v1/override", None) == {"mode": "auto"}
+        server.shutdown()
+    assert len(asked) == 4

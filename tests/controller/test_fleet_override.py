@@ -91,7 +91,20 @@ def test_a_wrong_file_keeps_what_was_in_force_and_says_what_is_wrong(file, conte
 
 @pytest.mark.parametrize("field", ["reason", "actor"])
 @pytest.mark.parametrize(
-    "text", ["a\nb", "a\tb", "a\x1b[31mb", "a\x7fb", "a\u2028b", "a\u202eb", "a\u2066b", "x" * 401]
+    "text",
+    [
+        "a\nb",
+        "a\tb",
+        "a\x1b[31mb",
+        "a\x7fb",
+        "a\x9b31mb",
+        "a\x85b",
+        "a\u200bb",
+        "a\u2028b",
+        "a\u202eb",
+        "a\u2066b",
+        "x" * 401,
+    ],
 )
 def test_the_texts_of_the_file_obey_the_same_rule_as_those_over_rest(file, field, text):
     """Whoever may write the ConfigMap may not write into the terminals of those who read it."""
@@ -110,7 +123,10 @@ def test_a_wrong_text_is_named_in_words(file):
     """No regular expression at three in the morning; a blank reason is none."""
     write(file, {"mode": "off", "reason": "bad\nkernel"})
     file.poll(0.0)
-    rule = "must be one line, without control characters (line breaks, tabs, turns of direction)"
+    rule = (
+        "must be one line, without control characters (line breaks, tabs, turns of direction,"
+        " zero-width spaces)"
+    )
     assert file.error == f"{file.path}: reason: {rule}"
     write(file, {"mode": "off", "reason": "  "})
     file.poll(1.0)

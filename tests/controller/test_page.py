@@ -101,6 +101,43 @@ async def test_benefit_is_served_and_exported(make):
     assert 'specgov_compared_tokens_total{against="always_off"} 0.0' in metrics
 
 
+async def test_only_what_ran_while_governed_is_compared(make):
+    """Neither under `native`, nor after the lease had ended, nor in a dry run; from when on is said."""
+    bench = await make()
+    compared = lambda body: body["against"]["always_on"]["tokens"]  # noqa: E731
+    await bench.run(4, batch_size=4)
+    governed = (await bench.api.get("/v1/benefit")).json()
+    assert governed["since_unix_s"] == 1_800_001_001.0
+    await bench.api.put("/v1/override", json={"mode": "on", "depth": 3, "reason": "x"})
+    await bench.run(6, batch_size=4)
+    ordered = compared((await bench.api.get("/v1/benefit")).json())
+    assert ordered > compared(governed)
+    await bench.api.put("/v1/override", json={"mode": "native", "reason": "x"})
+    await bench.run(1, batch_size=4)
+    released = compared((await bench.api.get("/v1/benefit")).json())
+    await bench.run(5, batch_size=4)
+    assert compared((await bench.api.get("/v1/benefit")).json()) == released
+    await bench.api.put("/v1/override", json={"mode": "on", "depth": 3, "reason": "x"})
+    await bench.run(3, batch_size=4)
+    before = compared((await bench.api.get("/v1/benefit")).json())
+    assert before > released
+    away = dict.fromkeys(("/speculation", "/v1/loads", "/metrics"), httpx.ConnectError("away"))
+    bench.engine.fail.update(away)
+    await bench.run(30, batch_size=4)
+    bench.engine.fail.clear()
+    await bench.run(1, batch_size=4)
+    assert compared((await bench.api.get("/v1/benefit")).json()) == before
+
+
+async def test_a_dry_run_brings_nothing(make):
+    """It tells how fast things are, and that no token was compared."""
+    bench = await make(dry_run=True)
+    await bench.run(6, batch_size=4)
+    body = (await bench.api.get("/v1/benefit")).json()
+    assert body["measured"]
+    assert {each["tokens"] for each in body["against"].values()} == {0.0}
+
+
 async def test_a_policy_without_a_forecast_shows_no_curve(make):
     """Nothing is made up."""
     bench = await make()

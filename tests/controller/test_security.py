@@ -109,12 +109,39 @@ async def test_too_many_requests_are_refused_and_probes_are_not(make):
     bench = await make(api__max_requests_per_s=2)
     codes = [(await bench.api.get("/v1/status")).status_code for _ in range(6)]
     assert codes == [200] * 4 + [429] * 2
-    refused = await bench.api.put("/v1/override", json={"mode": "off", "reason": "x"})
+    refused = await bench.api.get("/v1/override")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     for path in ("/healthz", "/metrics"):
         assert (await bench.api.get(path)).status_code == 200
     bench.clock.now_s += 1
     assert [(await bench.api.get("/v1/status")).status_code for _ in range(3)] == [200, 200, 429]
+
+
+async def test_a_flood_of_reads_leaves_room_for_the_order_to_turn_off(make):
+    """And one of orders leaves room to read what they did."""
+    bench = await make(api__max_requests_per_s=2)
+    assert [(await bench.api.get("/v1/status")).status_code for _ in range(5)][-1] == 429
+    body = {"mode": "off", "reason": "x"}
+    orders = [(await bench.api.put("/v1/override", json=body)).status_code for _ in range(5)]
+    assert orders == [200] * 4 + [429]
+    bench.clock.now_s += 1
+    assert [(await bench.api.put("/v1/override", json=body)).status_code for _ in range(3)][-1] == 429
+    assert (await bench.api.get("/v1/status")).status_code == 200
+
+
+async def test_strangers_cannot_use_up_what_the_holder_of_the_token_may_do(make, tmp_path):
+    """Neither with reads nor with orders that end in 401, nor by a token that is another."""
+    file = tmp_path / "token"
+    file.write_text("right")
+    bench = await make(api__max_requests_per_s=2, api__token_file=file)
+    body, holder = {"mode": "off", "reason": "x"}, {"authorization": "Bearer right"}
+    for headers in ({}, {"authorization": "Bearer wrong"}):
+        await bench.api.get("/v1/status", headers=headers)
+        for _ in range(4):
+            refused = await bench.api.put("/v1/override", json=body, headers=headers)
+    assert refused.status_code == 429
+    assert (await bench.api.put("/v1/override", json=body, headers=holder)).status_code == 200
+    assert (await bench.api.get("/v1/status", headers=holder)).status_code == 200
 
 
 async def test_a_body_that_trickles_is_cut_off(make):

@@ -202,11 +202,11 @@ def test_a_guard_that_has_the_last_word_is_named_with_what_is_beneath_it(page, r
     [
         (
             {"scope": "pod", "resumed": True},
-            r"By ann at \d\d:\d\d:\d\d, in force again since \d\d:\d\d:\d\d, until it is ended by hand: “x”\.",
+            r"By ann at 1970-01-01 .*, in force again since \d\d:\d\d:\d\d, until it is ended by hand: “x”\.",
         ),
         (
             {"scope": "pod", "suspends": "off by bob: y"},
-            r"By ann since .*, until the fleet's order changes or ends: “x”\. It suspends the fleet's “off”\.",
+            r"By ann since .*, until the fleet's order changes or ends: “x”. It suspends the fleet's “off”.",
         ),
         ({"scope": "sidecar"}, r"By ann since .*, until the orders can be read or one is given: “x”\."),
     ],

@@ -58,5 +58,5 @@ end=$(($(date +%s) + ${2:-540}))
 while [ ! -e "$O/DONE" ] && [ "$(date +%s)" -lt $end ]; do sleep 1; done
 for log in "$O"/*/drive.log; do echo "== $(basename "$(dirname "$log")")"; tail -"${TAIL:-14}" "$log" | cut -c1-220; done; cat "$O/lanes.log"
 nvidia-smi --query-gpu=index,memory.used,utilization.gpu --format=csv,noheader 2>/dev/null
-rm -f "$BACK"/o.tgz.*; tar -cz --exclude=trace --exclude='*.safetensors' -C "$(dirname "$O")" "$(basename "$O")" 2>/dev/null | split -b 15000000 -d - "$BACK/o.tgz."; ls -l "$BACK"
+rm -f "$BACK"/o.tgz.*; tar -cz --anchored --exclude="$(basename "$O")/*/trace" --no-anchored --exclude='*.safetensors' -C "$(dirname "$O")" "$(basename "$O")" 2>/dev/null | split -b 15000000 -d - "$BACK/o.tgz."; ls -l "$BACK"
 [ -e "$O/DONE" ] && echo DONE || echo "still running"
