@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -203,6 +204,85 @@ async def test_the_pods_order_stands_above_the_fleets_and_both_show(make, tmp_pa
     await bench.api.delete("/v1/override")
     await bench.run(3, batch_size=4)
     assert bench.engine.depth == 0
+
+
+async def test_orders_of_the_fleet_are_in_the_log_from_their_first_turn_to_their_end(make, tmp_path):
+    """Who, what and why: coming into force, replaced, ended, over at its time."""
+    file = tmp_path / "override.json"
+    bench = await make(fleet__file=str(file))
+    await bench.run(2)
+    ends = datetime.fromtimestamp(bench.clock.wall() + 15, UTC).isoformat()
+    for content in (
+        {"mode": "off", "reason": "bad kernel", "actor": "ann"},
+        {"mode": "native", "reason": "worse", "actor": "bob"},
+        None,
+        {"mode": "off", "reason": "again", "actor": "ann", "until": ends},
+    ):
+        file.write_text(json.dumps(content)) if content else file.unlink()
+        await bench.run(3)
+    await bench.run(8)
+    page = (await bench.api.get("/v1/decisions", params={"kind": "override"})).json()["decisions"]
+    assert [(row["reason"], row["body"]["detail"]) for row in reversed(page)] == [
+        ("off", "the fleet's off by ann: bad kernel"),
+        ("native", "the fleet's native by bob: worse; replaces the fleet's off by ann: bad kernel"),
+        ("ended", "the fleet's native by bob: worse"),
+        ("off", "the fleet's off by ann: again"),
+        ("expired", "the fleet's off by ann: again"),
+    ]
+    assert {(row["body"]["scope"], row["body"]["actor"]) for row in page} == {
+        ("fleet", "ann"),
+        ("fleet", "bob"),
+    }
+
+
+async def test_a_fleets_file_that_is_emptied_while_the_sidecar_is_down_ends_nothing(make, tmp_path):
+    """Off before and after the restart, and the mistake shows."""
+    file = tmp_path / "override.json"
+    file.write_text(json.dumps({"mode": "off", "reason": "bad kernel"}))
+    first = await make(fleet__file=str(file))
+    await first.run(2, batch_size=4)
+    await first.assembly.aclose()
+    file.write_text("")
+    second = await make(engine=first.engine, fleet__file=str(file))
+    await second.run(3, batch_size=4)
+    assert second.engine.depth == 0
+    assert second.conditions() == {"fleet_override_invalid"}
+
+
+async def test_auto_under_an_order_of_the_fleet_says_what_it_suspends_and_how_to_give_that_up(make, tmp_path):
+    """Tied to that order: a later one is obeyed, and the log tells all of it."""
+    file = tmp_path / "override.json"
+    file.write_text(json.dumps({"mode": "off", "reason": "bad kernel", "actor": "ann"}))
+    bench = await make(fleet__file=str(file))
+    await bench.run(3, batch_size=4)
+    body = {"mode": "auto", "reason": "try here", "actor": "jo"}
+    for _ in range(2):
+        answer = (await bench.api.put("/v1/override", json=body)).json()
+        assert (answer["mode"], answer["scope"], answer["suspends"]) == (
+            "auto",
+            "pod",
+            "off by ann: bad kernel",
+        )
+    await bench.run(3, batch_size=4)
+    assert bench.engine.depth == 2
+    status = (await bench.api.get("/v1/status")).json()
+    assert status["type"] == ["specgov override fleet"]
+    assert (status["override"]["suspends"], status["fleet_override"]["mode"]) == (
+        "off by ann: bad kernel",
+        "off",
+    )
+    explained = (await bench.api.get("/v1/explain")).json()
+    assert "order: suspends the fleet's off by ann: bad kernel" in explained["because"]
+    ends = (
+        "the override ends by itself when the fleet's order changes or ends; at once: specgov override fleet"
+    )
+    assert ends in explained["would_change"]
+    file.write_text(json.dumps({"mode": "native", "reason": "worse", "actor": "bob"}))
+    await bench.run(2, batch_size=4)
+    assert bench.loop.last.override.reason == "worse"
+    rows = bench.assembly.sidecar.decisions(kind="override")
+    assert rows[-2].body["detail"] == "auto by jo: try here; suspends the fleet's off by ann: bad kernel"
+    assert rows[0].reason == "expired"
 
 
 def test_every_file_of_the_page_is_in_the_wheel():
