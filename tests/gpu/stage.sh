@@ -1,7 +1,7 @@
 #!/bin/bash
 # Put what the GPU machine needs into a folder that git ignores:  stage.sh FOLDER [BUNDLE.tar.xz]
 # The kit, the product (controller, policies, sglang_hooks and a dist-info that names its plugin) and, if given, the bundle.
-# TVM=FOLDER: more compiled kernels than the bundle has (prebuild/tvm_jit.py); for 0.5.23 with those of Triton in FOLDER/triton.
+# TVM=FOLDER: more compiled kernels than the bundle has (prebuild/tvm_jit.py); for 0.5.23 with FOLDER/triton and FOLDER/flashinfer.
 # Without a bundle (a machine that has it unpacked already, or a run on the CPU engine) FOLDER is about 1 MB.
 set -eu
 [ $# -ge 1 ] || { sed -n 2,5p "$0"; exit 2; }

@@ -1,7 +1,8 @@
 """Compile the Triton kernels of a Llama-8B server with EAGLE3 on SGLang 0.5.23 for Hopper, without a GPU.
 
-    TRITON_CACHE_DIR=FOLDER triton_kernels.py
+    triton_kernels.py FOLDER
 
+Fills FOLDER, which unpack.sh takes to $SG/triton there (SG=/tmp/sg, as everywhere in the kit).
 Needs the bundle on PYTHONPATH, and the torch and triton of the GPU machine: Triton keys a kernel by its own
 version and sources, so what is compiled here is found there.  SGLang's own functions are called with tensors
 of the kit's shapes on the CPU, and Triton compiles what they would launch.  Says per kernel how many variants
@@ -10,6 +11,8 @@ there are and the most shared memory that one takes; ends with an error if one d
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import traceback
 from collections import defaultdict
@@ -202,8 +205,21 @@ def calls() -> list[tuple[Callable[..., None], dict[str, Any]]]:
     return found
 
 
+def slim(folder: Path, there: Path) -> None:
+    """Keep of each kernel what a launch needs, under the paths that it will have as `there`."""
+    for index in folder.glob("*/__grp__*.json"):
+        children = json.loads(index.read_text())["child_paths"]
+        for name in [name for name in children if not name.endswith((".cubin", ".json"))]:
+            del children[name]
+            (index.parent / name).unlink(missing_ok=True)
+        paths = {name: str(there / index.parent.name / name) for name in children}
+        index.write_text(json.dumps({"child_paths": paths}))
+
+
 def main() -> int:
     """The exit status is the number of calls that failed."""
+    folder = Path(sys.argv[1])
+    triton.knobs.cache.dir = str(folder)
     compile_instead_of_launching()
     bad = 0
     for function, arguments in calls():
@@ -216,6 +232,7 @@ def main() -> int:
         most = max(variants.values())
         bad += most > SHARED_MEMORY
         print(f"{name}: {len(variants)} variants, at most {most} bytes of shared memory")
+    slim(folder, Path(os.environ.get("SG", "/tmp/sg")) / "triton")
     return bad
 
 
