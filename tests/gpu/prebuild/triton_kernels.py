@@ -35,6 +35,7 @@ from sglang.kernels.ops.attention.decode_attention import decode_attention_fwd  
 from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd  # noqa: E402
 from sglang.kernels.ops.attention.kv_indices import create_flashinfer_kv_indices_triton  # noqa: E402
 from sglang.kernels.ops.attention.metadata import get_num_kv_splits_triton  # noqa: E402
+from sglang.kernels.ops.attention.position import compute_position_triton  # noqa: E402
 from sglang.kernels.ops.memory.common import write_req_to_token_pool_triton  # noqa: E402
 from sglang.kernels.ops.memory.small_copy import _small_copy_kernel  # noqa: E402
 from sglang.kernels.ops.speculative import cache_locs, eagle  # noqa: E402
@@ -173,6 +174,7 @@ def scheduled(requests: int) -> None:
         new(requests), table(), new(requests), new(requests), new(999), CONTEXT,
         triton.next_power_of_2(requests),
     )  # fmt: skip
+    compute_position_triton(new(requests, dtype=I32), new(requests, dtype=I32), 999)
     gather_spec_extras(
         new(requests), new(POOL, 1, dtype=F32), new(POOL, 1), new(POOL), new(POOL, HIDDEN, dtype=B)
     )
