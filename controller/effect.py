@@ -21,7 +21,7 @@ class Effect(StrEnum):
     PENDING = "pending"
     """Wanted, not acknowledged by every rank."""
     ACKNOWLEDGED = "acknowledged"
-    """Every rank has taken it; no decode step has shown it yet, for want of load."""
+    """Every rank has taken it; no decode step has shown it yet: it is new, or there is no load."""
     APPLIED = "applied"
     """The decode steps since show the arms of the plan."""
     UNCONFIRMED = "unconfirmed"

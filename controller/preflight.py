@@ -13,7 +13,8 @@ from controller.link import Link, classify
 from sglang_hooks.governable import PIPELINE, PREFILL, RUST_FRONT_END, SEVERAL_TOKENIZERS
 from sglang_hooks.releases import SUPPORTED, faults_of
 
-KEY = "check --engine and the key: engine.api_key_file"
+KEY_FILE = "SPECGOV_ENGINE__API_KEY_FILE=FILE (engine.api_key_file)"
+KEY = f"check --engine and the key: {KEY_FILE}"
 NOT_CHECKED = "not checked: the server does not answer"
 
 
@@ -233,7 +234,7 @@ def _lease(control: ControlState) -> Iterator[Check]:
 
 
 def _signals(facts: Facts) -> Iterator[Check]:
-    key = "engine.api_key_file, if the server has an api key"
+    key = f"{KEY_FILE}, if the server has an api key"
     yield _signal("loads", facts.loads, facts.loads_error, key)
     yield _signal("metrics", facts.metrics, facts.metrics_error, "--enable-metrics")
 

@@ -330,7 +330,14 @@ class Settings(BaseSettings):
         if not lease.lease_s > lease.renew_deadline_s:
             rule = f"must be above renew_deadline_s ({lease.renew_deadline_s:g})"
             raise ValueError(f"lease.lease_s {rule}, got {lease.lease_s!r}")
-        for name in {self.policy.name, *self.policies, *([self.policy.shadow] if self.policy.shadow else [])}:
+        named = {"policy.name": self.policy.name, **{f"policies.{name}": name for name in self.policies}}
+        for setting, name in {**named, "policy.shadow": self.policy.shadow}.items():
+            if name is None:
+                continue
+            try:
+                registry.find(name)
+            except registry.UnknownPolicyError as error:
+                raise ValueError(str(error).replace("policy.name", setting)) from None
             self.params_of(name)
         return self
 

@@ -62,7 +62,7 @@ LEASES: Mapping[Lease, str] = {
 EFFECTS: Mapping[Effect, str] = {
     Effect.NONE: "no depth is asked of the engine",
     Effect.PENDING: "asked for, and not acknowledged by every rank",
-    Effect.ACKNOWLEDGED: "acknowledged by every rank, and not yet seen in decode steps for want of load",
+    Effect.ACKNOWLEDGED: "acknowledged by every rank, and not yet seen in decode steps",
     Effect.APPLIED: "acknowledged, and seen in decode steps",
     Effect.UNCONFIRMED: "acknowledged, but the decode steps show another depth",
     Effect.INERT: "asked for, and without effect for too long",

@@ -155,7 +155,7 @@ class Dwell(ChangeGuard):
         if left_s <= 0:
             self._note(observation.now_s, current, wanted)
             return None
-        why = f" for another {left_s:.1f} s"
+        why = f" for another {max(0.1, left_s):.1f} s"
         return self.held(proposal, observation, Reason.DWELL, why, dwell_s=dwell_s, left_s=left_s)
 
     def changed(self, observation: Observation) -> None:

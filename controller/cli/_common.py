@@ -73,6 +73,8 @@ def call(method: str, url: str, path: str, token_file: Path | None, **request: A
 
     What was refused for coming too often was not done, and is asked `TRIES` times.
     """
+    if not url.startswith(("http://", "https://")):
+        raise BadRequestError(f"--url must begin with http:// or https://, got {url!r}")
     try:
         with httpx.Client(base_url=url, timeout=10, trust_env=False, verify=trust()) as http:
             for left in reversed(range(TRIES)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -101,7 +102,7 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
         ("why", state["why"]),
         ("load", _load(load)),
         ("in force", "not known" if engine["link"] in SILENT else _schedule(depth["in_force"])),
-        ("in use", _arm(depth["in_use"]) + (", a short probe" if depth["probing"] else "")),
+        ("in use", _in_use(depth, away=engine["link"] in SILENT)),
         ("effect", _effect(state["effect"])),
         ("brought", _brought(state["brought"])),
         ("lease", _lease(lease)),
@@ -327,14 +328,24 @@ def _arm(arm: dict[str, Any] | None) -> str:
     return f"depth {arm['depth']}" + ("" if arm["depth"] else f" ({arm['gear']})")
 
 
+def _in_use(depth: dict[str, Any], *, away: bool) -> str:
+    """The arm of the latest decode step that was seen, which is of before once the engine is silent."""
+    arm = _arm(depth["in_use"])
+    if away:
+        return "not known" if depth["in_use"] is None else f"not known; when it last answered: {arm}"
+    return arm + (", a short probe" if depth["probing"] else "")
+
+
 def _schedule(rows: list[dict[str, Any]] | None) -> str:
     if not rows:
         return "SGLang's own choice"
     if len(rows) == 1:
         return f"{_arm(rows[0])} at every batch size"
-    lasts = [f"to {row['min_batch_size'] - 1}" for row in rows[1:]] + ["on"]
-    bands = [f"{row['min_batch_size']} {last}: {_arm(row)}" for row, last in zip(rows, lasts, strict=True)]
-    bands[-1] = f"from {bands[-1]}"
+    bands = []
+    for row, after in itertools.zip_longest(rows, rows[1:]):
+        first, last = row["min_batch_size"], after and after["min_batch_size"] - 1
+        sizes = f"from {first} on" if last is None else str(first) if first == last else f"{first} to {last}"
+        bands.append(f"{sizes}: {_arm(row)}")
     return "batch size " + ", ".join(bands)
 
 

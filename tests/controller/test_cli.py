@@ -648,12 +648,28 @@ def test_explain_prints_what_it_is_told_in_three_parts(invoke, answers):
             [(1, 4, "on"), (24, 1, "on"), (64, 0, "warm")],
             "batch size 1 to 23: depth 4, 24 to 63: depth 1, from 64 on: depth 0 (warm)",
         ),
+        ([(1, 4, "on"), (2, 0, "warm")], "batch size 1: depth 4, from 2 on: depth 0 (warm)"),
     ],
 )
 def test_a_table_is_said_in_bands_of_batch_sizes(rows, said):
     """`from 44: 0` could be read as 44 tokens."""
     table = rows and [{"min_batch_size": size, "depth": depth, "gear": gear} for size, depth, gear in rows]
     assert operate._schedule(table) == said
+
+
+def test_what_is_in_use_is_of_before_once_the_engine_is_silent():
+    """`in use depth 4` of an engine that has been dead for a minute is not true."""
+    depth = {"in_use": {"depth": 4, "gear": "on"}, "probing": True}
+    assert operate._in_use(depth, away=False) == "depth 4, a short probe"
+    assert operate._in_use(depth, away=True) == "not known; when it last answered: depth 4"
+    assert operate._in_use({"in_use": None, "probing": False}, away=True) == "not known"
+
+
+def test_a_url_without_a_scheme_is_refused_with_what_to_write(invoke):
+    """It is no sidecar that does not run."""
+    result = invoke("status", "--url", "127.0.0.1:9471")
+    assert result.exit_code == Exit.USAGE
+    assert "--url must begin with http:// or https://, got '127.0.0.1:9471'" in result.stderr
 
 
 def test_decisions_say_how_to_go_on_to_older_rows(invoke, answers):
