@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from controller.bench.arms import AS_IS, BenchArm
-from controller.bench.client import Client
+from controller.bench.client import Client, Dialect
 from controller.bench.engine import EngineControl, EngineRefusedError
 from controller.bench.load import ClosedLoop
 from controller.bench.prompts import PromptSource
@@ -24,6 +24,26 @@ _ALIVE_WITHIN_S = 5.0
 
 class ServerGoneError(Exception):
     """A server that is measured as it is no longer answers; ends the benchmark, not one arm."""
+
+
+_OTHER_API = {
+    Dialect.SGLANG: "for a server that is not SGLang give --dialect openai, or openai-chat",
+    Dialect.OPENAI: "for a server with /v1/chat/completions alone give --dialect openai-chat",
+    Dialect.CHAT: "for a server with /v1/completions alone give --dialect openai",
+}
+
+
+class RequestsFailError(Exception):
+    """Every request of the warm-up failed: so would those of every window; ends the benchmark."""
+
+    def __init__(self, client: Client, failed: int, first: str) -> None:
+        url = str(client.http.base_url).rstrip("/") + client.path
+        remedy = "mend the server, or what is asked of it"
+        if "HTTP 404" in first:
+            remedy = _OTHER_API[client.dialect]
+        super().__init__(
+            f"every request of the warm-up failed, {failed} in all, at {url} (the first: {first}): {remedy}"
+        )
 
 
 @dataclass(slots=True)

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.bench.arms import parse_arm
-from controller.bench.command import BenchError, _runnable
+from controller.bench.command import _runnable
+from controller.bench.endings import BenchError
 from controller.bench.inputs import parse_arms
 from controller.cli import make_app
 from controller.errors import BadRequestError

@@ -18,7 +18,10 @@ def test_a_phase_has_load_prompts_and_instruments():
         ("", r"at least one \[\[phase\]\]"),
         ("phase = 3", r"at least one \[\[phase\]\]"),
         ("[[phase]", "must be TOML"),
-        ("[[phase]]\nseconds = 0\nconcurrency = 1", r"phase\[0\]\.seconds must be a number above 0 .* got 0"),
+        (
+            "[[phase]]\nseconds = 0\nconcurrency = 1",
+            r"phase\[0\]\.seconds must be a number 0.1 to 86400, got 0",
+        ),
         (
             "[[phase]]\nseconds = 1\nconcurrency = 0",
             r"phase\[0\]\.concurrency must be a whole number .* got 0",
@@ -30,7 +33,7 @@ def test_a_phase_has_load_prompts_and_instruments():
         ("[[phase]]\nseconds = 1\nconcurrency = 1\nrate = 2", r"phase\[0\]\.rate must be one of"),
         (
             '[[phase]]\nseconds = 1\nconcurrency = 1\nstate = {a = "b"}',
-            r"phase\[0\]\.state must map keys to numbers",
+            r"phase\[0\]\.state must map keys to finite numbers",
         ),
     ],
 )
