@@ -168,14 +168,15 @@ class Campaign:
 
         `offered` is called then.
         """
-        before = await target.server.state()
         from_s = self.clock()
+        before = await target.server.state()  # inside the window: a server that stands would hide it there
+        counted_from_s = self.clock()
         async with self._sampling(target):
             await work()
         to_s = self.clock()
         after = await target.server.state()
         # both counts were read just before their answers arrived
-        counted_s = self.clock() - from_s
+        counted_s = self.clock() - counted_from_s
         cells, away = _counted(before, after)
         window = Window(
             label=target.label,
@@ -243,7 +244,7 @@ class Campaign:
         try:
             await loop.scale(concurrency)
             await asyncio.sleep(self.timing.warm_up_s)
-            _check_answered(server, loop.records)
+            _check_answered(server, loop.records, concurrency)
         finally:
             await server.end()
 
@@ -300,12 +301,15 @@ def _counted(
         return (), str(problem)
 
 
-def _check_answered(server: ServerUnderTest, records: Sequence[RequestRecord]) -> None:
-    """Raise `RequestsFailError` when requests failed and none brought a token: more would fail likewise."""
+def _check_answered(server: ServerUnderTest, records: Sequence[RequestRecord], clients: int) -> None:
+    """Raise `RequestsFailError` when no request brought a token and every client's first one failed.
+
+    More would fail likewise.  One that still runs may be slow.
+    """
     if any(record.events and record.error is None for record in records):
         return
-    failed = sum(record.error is not None for record in records)
-    if failed:
+    if all(record.error is not None for record in records[:clients]):
+        failed = sum(record.error is not None for record in records)
         raise RequestsFailError(server.client, failed, errors_of(records)[0].text)
 
 

@@ -89,6 +89,10 @@ class Client:
         finally:
             record.ended_s = self.clock()
 
+    async def abort(self, rid: str) -> None:
+        """Ask an SGLang server to end this request; raises `httpx.HTTPError`."""
+        await self.http.post("/abort_request", json={"rid": rid})
+
     async def _whole(self, prompt: Prompt, record: RequestRecord) -> None:
         answer = await self.http.post(self.path, json=self._body(prompt, record))
         if answer.status_code != httpx.codes.OK:

@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
+from controller.bench.aborting import abort_running
 from controller.bench.client import Client
 from controller.bench.prompts import Prompt, PromptSource
 from controller.bench.records import RequestRecord
@@ -70,6 +71,12 @@ class ClosedLoop:
             self._workers.append(asyncio.create_task(self._work(number), name=f"client-{number}"))
         await asyncio.sleep(0)
 
+    async def end(self) -> None:
+        """Send nothing new and have the server end what runs; then `cancel`."""
+        self._target = 0
+        await abort_running(self._client, self.newest, self._workers)
+        await self.cancel()
+
     async def cancel(self) -> None:
         """Drop every client at once; the server sees closed connections."""
         self._target = 0
@@ -113,6 +120,7 @@ class OpenLoop:
             if running:
                 await asyncio.wait(running, timeout=drain_s)
         finally:
+            await abort_running(self._client, lambda: self.records, running)
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)

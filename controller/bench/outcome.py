@@ -174,10 +174,10 @@ class Outcome:
         used = [w for w in self.measured() if w.phase is None and w.concurrency in levels]
         return len(used), sum(window.concurrency in levels for window in crowded)
 
-    def failed(self, label: str | None = None) -> tuple[int, tuple[ErrorCount, ...]]:
-        """How many requests failed inside windows, of one target or of all, and why the first ones did."""
-        mine = [w for w in self.windows if label in (None, w.label)]
-        return sum(w.stats.errors for w in mine), add_up(error for w in mine for error in w.errors)
+    def failed(self) -> tuple[int, tuple[ErrorCount, ...]]:
+        """How many requests failed inside windows, of all targets, and why the first ones did."""
+        errors = add_up(error for w in self.windows for error in w.errors)
+        return sum(w.stats.errors for w in self.windows), errors
 
     def nothing_finished(self) -> bool:
         """Whether the windows say nothing: no request finished in any, and those that ran failed or stood.

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from controller.bench.advice import Advice
 from controller.bench.campaign import Window
-from controller.bench.failed import in_words
+from controller.bench.failed import add_up, in_words
 from controller.bench.load import PAUSE_AFTER_ERROR_S
 from controller.bench.outcome import Outcome, guess_remedy
 from controller.bench.records import SILENT_S
@@ -234,10 +234,10 @@ def failures(outcome: Outcome) -> Iterator[str]:
 
 
 def failed(outcome: Outcome) -> Iterator[str]:
-    """How many requests of each target failed, and with what."""
+    """How many requests of each target failed while it was there, and with what."""
     for label in outcome.labels():
-        mine = [w for w in outcome.windows if w.label == label]
-        count, errors = outcome.failed(label)
+        mine = [w for w in outcome.measured() if w.label == label]
+        count, errors = sum(w.stats.errors for w in mine), add_up(error for w in mine for error in w.errors)
         if count:
             empty = sum(w.stats.output_tok_s == 0 and w.stats.errors > 0 for w in mine)
             lost = f"; {empty} of its {len(mine)} windows hold no token for that" if empty else ""

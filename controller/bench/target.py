@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +16,6 @@ from controller.bench.load import ClosedLoop
 from controller.bench.prompts import PromptSource
 
 CONFIRM_WITHIN_S = 10.0
-_ABORT_WITHIN_S = 5.0
 _ALIVE_WITHIN_S = 5.0
 
 
@@ -84,20 +81,9 @@ class ServerUnderTest:
         return None
 
     async def end(self) -> None:
-        """Drop the load; SGLang notices closed connections late, so it is told to abort these requests.
-
-        One by one, since others may have requests on the server.
-        """
-        if self.loop is None:
-            return
-        running = [r.rid for r in self.loop.newest() if r.ended_s is None and r.rid is not None]
-        await self.loop.cancel()
-        with contextlib.suppress(httpx.HTTPError, TimeoutError):
-            async with asyncio.timeout(_ABORT_WITHIN_S):
-                await asyncio.gather(*(self._abort(rid) for rid in running))
-
-    async def _abort(self, rid: str) -> None:
-        await self.client.http.post("/abort_request", json={"rid": rid})
+        """End the load, if there is one."""
+        if self.loop is not None:
+            await self.loop.end()
 
 
 @dataclass(frozen=True, slots=True)
