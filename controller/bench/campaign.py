@@ -294,9 +294,15 @@ class Campaign:
 def _counted(
     before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
 ) -> tuple[tuple[CellCount, ...], str | None]:
-    """The hook's counts of a window, and what is wrong with them; none without the hook."""
+    """The hook's counts of a window, and what shows that the engine restarted in it.
+
+    No counts without the hook, or where not the same DP ranks tell theirs: a missing one is unknown.
+    """
+    ranks = [len((state or {}).get("telemetry") or []) for state in (before, after)]
+    if not before or not after or ranks[0] != ranks[1]:
+        return (), None
     try:
-        return difference(before, after) if before and after else (), None
+        return difference(before, after), None
     except ValueError as problem:
         return (), str(problem)
 
