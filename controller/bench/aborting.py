@@ -19,6 +19,8 @@ from controller.bench.records import RequestRecord
 TRIES = 3
 AGAIN_S = 0.3
 """A server ends an aborted request within a step or two."""
+AT_ONCE = 64
+"""Each takes a connection beside those of the requests, and the files of this process may be few."""
 WITHIN_S = 5.0
 """All of it."""
 
@@ -37,5 +39,6 @@ async def abort_running(
                 rids = [r.rid for r in newest() if r.ended_s is None and r.rid is not None]
                 if not rids:
                     return
-                await asyncio.gather(*(client.abort(rid) for rid in rids))
+                for first in range(0, len(rids), AT_ONCE):
+                    await asyncio.gather(*(client.abort(rid) for rid in rids[first : first + AT_ONCE]))
                 await asyncio.wait(tasks, timeout=AGAIN_S)

@@ -127,7 +127,7 @@ async def _measure(request: BenchRequest, inputs: Inputs, console: Console) -> O
         finally:
             if engine.control and steered:
                 await _hand_back(engine.control, request.engine, console)
-        about = _about(request, state, [t.label for t in targets])
+        about = _about(request, state, [t.label for t in targets]) | {"model": engine.client.model}
         found = campaign.windows, campaign.depths, campaign.failures
         slow = campaign.slow_starts
         return Outcome(about, *found, plain=request.plain, ended_by=ended_by, slow_starts=slow)
