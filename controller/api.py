@@ -208,7 +208,10 @@ def _add_views(app: FastAPI, sidecar: Sidecar, reads: Protect) -> None:
 def _add_override(app: FastAPI, sidecar: Sidecar, reads: Protect, writes: Protect) -> None:
     @app.get("/v1/override", tags=["override"], dependencies=[Depends(reads)], responses={401: REFUSALS[401]})
     async def override() -> dict[str, Any]:
-        """The order; mode `auto` when there is none. `obstacle`: why it cannot be in force now, or null."""
+        """The order; mode `auto` when there is none. `obstacle`: why it cannot be in force now, or null.
+
+        `scope`: `pod`, `fleet`, or `sidecar`: an order may be unread. `suspends`: the fleet's order, or null.
+        """
         return sidecar.override()
 
     @app.put("/v1/override", tags=["override"], dependencies=[Depends(writes)], responses=REFUSALS)
@@ -223,5 +226,5 @@ def _add_override(app: FastAPI, sidecar: Sidecar, reads: Protect, writes: Protec
         reason: Annotated[Printable, Query(description="Why, for the decision log")] = "",
         actor: Annotated[Printable, Query(description="Who, for the decision log")] = "",
     ) -> dict[str, Any]:
-        """End the order in force, and a crash loop's pin; idempotent."""
+        """End this pod's order, and a crash loop's pin; a fleet's is obeyed then. Idempotent."""
         return await sidecar.clear_override(reason, actor)

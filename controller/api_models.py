@@ -20,12 +20,13 @@ class OverrideBody(BaseModel):
     mode: Mode
     """`off`: depth 0 at every batch size.  `on`: `depth`, or the deepest built.  `native`: SGLang's own
     policy.  `no_deeper`, `no_shallower`: the policy, which may not go beyond what is in force when the
-    order is given.  `auto`: the policy; ends the order in force, and a crash loop's pin."""
+    order is given.  `auto`: the policy; ends this pod's order, and a crash loop's pin; where the order in
+    force is the fleet's, suspends that here until it changes or ends."""
     depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, strict=True)] | None = None
     """Draft depth for mode `on`; a built one."""
     ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S, allow_inf_nan=False, strict=True)] | None = None
     """Seconds after which the order ends by itself; null: never.  With `auto` only while a fleet's order is
-    in force, which this pod then leaves for so long."""
+    in force, which this pod then leaves for so long at most."""
     reason: Why
     """Why, not blank; stands in the decision log and the status."""
     actor: Printable = ""

@@ -127,11 +127,14 @@ class Benefit:
         default_factory=lambda: {each: Balance() for each in Reference}
     )
     emitted_tokens: float = 0.0
-    """All tokens since the start, the reference known or not."""
+    """All tokens since the start, the reference known or not, governed or not."""
     _ran: dict[int, dict[Arm, Ran]] = field(default_factory=dict)
 
-    def record(self, cells: Iterable[CellDelta], built: tuple[Arm, ...]) -> None:
-        """Account for one turn; `built` are the arms that the engine can run."""
+    def record(self, cells: Iterable[CellDelta], built: tuple[Arm, ...], *, governed: bool = True) -> None:
+        """Account for one turn; `built` are the arms that the engine can run.
+
+        What ran tells how fast it is, `governed` or not; only what ran while governed is compared.
+        """
         by_bucket: dict[int, list[CellDelta]] = {}
         for cell in cells:
             if cell.steps > 0:
@@ -139,10 +142,14 @@ class Benefit:
                 by_bucket.setdefault(cell.batch_bucket, []).append(cell)
         for bucket, turn in by_bucket.items():
             ran = self._learn(bucket, turn)
-            self._account(ran, turn, built)
+            if governed:
+                self._account(ran, turn, built)
 
     def share(self, reference: Reference) -> float | None:
-        """Of all tokens, those whose batch bucket had the reference measured; `None`: there are no tokens."""
+        """Of all tokens, those that came while governed and whose batch bucket had the reference measured.
+
+        `None`: there are no tokens.
+        """
         return self.balances[reference].tokens / self.emitted_tokens if self.emitted_tokens else None
 
     def speeds(self, bucket: int) -> dict[Arm, Speed]:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 from controller.benefit import Benefit, Reference
 from controller.loop import TickResult
 from controller.recorders import arm_to_json
+from controller.steering import Lease
 
 
 class BenefitRecorder:
@@ -16,10 +17,11 @@ class BenefitRecorder:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.benefit = Benefit()
+        self._since_unix_s: float | None = None
         labels = ["against"]
         self._tokens = Counter(
             "specgov_compared_tokens_total",
-            "Tokens emitted while the reference was known",
+            "Tokens emitted while specgov governed and the reference was known",
             labels,
             registry=registry,
         )
@@ -42,16 +44,22 @@ class BenefitRecorder:
 
     def record(self, result: TickResult) -> None:
         """Account for a turn."""
+        if self._since_unix_s is None:
+            self._since_unix_s = result.now_unix_s
         before = {reference: _sums(self.benefit, reference) for reference in Reference}
-        self.benefit.record(result.observation.cells, result.observation.built)
+        seen = result.observation
+        # What was read is of before this turn: governed, if the engine then had a plan, and it is ours.
+        governed = seen.in_force is not None and result.steered.lease is Lease.HELD
+        self.benefit.record(seen.cells, seen.built, governed=governed)
         for reference, old in before.items():
             moved = zip(self.metrics, _sums(self.benefit, reference), old, strict=True)
             for metric, new, was in moved:
                 metric.labels(reference).inc(new - was)
 
     def to_json(self) -> dict[str, Any]:
-        """The balances since the start, over which share of all tokens, and every measured speed."""
+        """The balances since the first turn, over which share of all tokens, and every measured speed."""
         return {
+            "since_unix_s": self._since_unix_s,
             "against": {str(reference): self._balance(reference) for reference in Reference},
             "measured": [
                 {**arm_to_json(arm), "batch_bucket": bucket, "tok_s": speed.tok_s, "se_tok_s": speed.se_tok_s}

@@ -43,6 +43,7 @@ class Condition(StrEnum):
     DRIFT = "drift"
     FLEET_OVERRIDE_INVALID = "fleet_override_invalid"
     STORE_DEGRADED = "store_degraded"
+    ORDERS_UNREAD = "orders_unread"
     TOKEN_EMPTY = "token_empty"  # noqa: S105  a word for a condition, no secret
     DRY_RUN = "dry_run"
 
@@ -63,7 +64,10 @@ MEANING: Mapping[Condition, tuple[str, str]] = {
     Condition.NOT_SGLANG: ("what answers is not SGLang", "check engine.url"),
     Condition.INERT: ("control is wanted and has no effect", "specgov preflight"),
     Condition.UNCONFIRMED: ("the depth in use is not the plan's", "specgov explain; specgov preflight"),
-    Condition.FOREIGN_LEASE: ("another sidecar holds the lease", "stop one of the two sidecars"),
+    Condition.FOREIGN_LEASE: (
+        "the lease is held under another name, or by another of this name",
+        "if its holder still runs, stop one of the two; if not, its lease ends by itself",
+    ),
     Condition.LEASE_LOST: ("the lease ended without our doing", "nothing: it is renewed by itself"),
     Condition.PLAN_REJECTED: ("the engine refuses the plan", "specgov explain shows the plan and the field"),
     Condition.RANKS_PENDING: ("a rank has not taken the plan", "look for a hang in that rank's log"),
@@ -86,7 +90,14 @@ MEANING: Mapping[Condition, tuple[str, str]] = {
         "the fleet-wide override file is wrong; what was in force stays",
         "mend the file: the message names the field",
     ),
-    Condition.STORE_DEGRADED: ("the state database cannot be written", "see the message; free or mount it"),
+    Condition.STORE_DEGRADED: (
+        "the state database cannot be written",
+        "mend the state database: the message says how",
+    ),
+    Condition.ORDERS_UNREAD: (
+        "an order may be unread, so none but the fleet's is obeyed and nothing else is put in force",
+        "mend the state database, or give an order here: specgov override auto",
+    ),
     Condition.TOKEN_EMPTY: (
         "a token file of the API is empty, so nobody can use it",
         "write the token into the file that the message names: it is read again by itself",
@@ -166,13 +177,14 @@ def judge(
     control: ControlState | None,
     problems: tuple[str, ...],
     store_problem: str | None,
+    unread: str | None,
     fleet_problem: str | None,
     token_problem: str | None,
     dry_run: bool,
 ) -> dict[Condition, str]:
     """Which conditions hold, with the sentence for each."""
     found: dict[Condition, str | None] = {
-        Condition.FOREIGN_LEASE: steered.held_elsewhere,
+        Condition.FOREIGN_LEASE: None if dry_run else steered.held_elsewhere,  # it would not take it anyhow
         Condition.LEASE_LOST: "not renewed in time, or ended" if steered.lease is Lease.LOST else None,
         Condition.PLAN_REJECTED: steered.rejected,
         Condition.RANKS_PENDING: f"{steered.pending_ranks} ranks" if steered.pending_ranks else None,
@@ -181,6 +193,7 @@ def judge(
         Condition.SCHEMA: "; ".join(problems[:5]) or None,
         Condition.FLEET_OVERRIDE_INVALID: fleet_problem,
         Condition.STORE_DEGRADED: store_problem,
+        Condition.ORDERS_UNREAD: unread,
         Condition.TOKEN_EMPTY: token_problem,
         Condition.DRY_RUN: "nothing is applied" if dry_run else None,
         Condition.DRIFT: decision.evidence.get("drift"),

@@ -4,6 +4,7 @@ SpecgovError
 |-- SettingsError           a setting breaks its rule: stops startup
 |-- BadRequestError         what a command was asked for cannot be had: a file, a name, a number
 |-- StoreError              the state database cannot be used
+|   `-- StoreInUseError         another process uses it
 |-- KnowledgeFileError      a file of what was learned cannot be used
 |-- SidecarError            a command was not answered by a sidecar, or refused
 |-- OverrideError           an override that cannot be carried out: told to its sender
@@ -36,6 +37,10 @@ class BadRequestError(SpecgovError):
 
 class StoreError(SpecgovError):
     """The state database cannot be read or written."""
+
+
+class StoreInUseError(StoreError):
+    """Another process holds the state database, and may write to it at any moment."""
 
 
 class KnowledgeFileError(SpecgovError):

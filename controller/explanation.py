@@ -11,7 +11,7 @@ from controller.conditions import MEANING
 from controller.link import Link
 from controller.loop import TickResult
 from controller.overrides import Override
-from controller.recorders import decision_to_json
+from controller.recorders import decision_to_json, override_to_json
 from controller.wording import ACTIONS, EFFECTS, LEASES, REASONS, limit, numbers, table_in_words
 from policies.types import Action
 
@@ -47,6 +47,12 @@ def _because(result: TickResult, now_s: float) -> Iterator[str]:
     bound = limit(result.override) if result.override else None
     if bound is not None:
         yield f"order: {bound}"
+    if result.override is not None and result.override.suspends is not None:
+        yield f"order: suspends the fleet's {override_to_json(result.override)['suspends']}"
+    if result.resumed and result.override is not None:
+        given = datetime.fromtimestamp(result.override.set_unix_s, UTC)
+        since = datetime.fromtimestamp(result.mode_since_unix_s, UTC)
+        yield f"order: given at {given:%Y-%m-%d %H:%M:%S} UTC, in force again since {since:%H:%M:%S}"
     if steered.error and steered.error != steered.rejected:
         yield f"last error: {steered.error}"
 
@@ -65,7 +71,7 @@ def _would_change(result: TickResult) -> Iterator[str]:
         if active.remedy:
             yield f"{MEANING[active.condition][0]}: {active.remedy}"
     if result.override is not None:
-        yield f"the override {_end(result.override)}; at once: specgov override auto"
+        yield f"the override {_end(result.override)}; at once: {views.way_out(result.override)}"
     yield from _other_batch_sizes(result)
     hints = result.decision.evidence.get("would_change", ())
     yield from map(str, hints if isinstance(hints, list | tuple) else ())
@@ -85,7 +91,12 @@ def _other_batch_sizes(result: TickResult) -> Iterator[str]:
 
 
 def _end(override: Override) -> str:
-    if override.expires_unix_s is None:
-        return "does not end by itself"
-    end = datetime.fromtimestamp(override.expires_unix_s, UTC)
-    return f"ends by itself at {end:%Y-%m-%d %H:%M:%S} UTC"
+    ways = []
+    if override.expires_unix_s is not None:
+        end = datetime.fromtimestamp(override.expires_unix_s, UTC)
+        ways.append(f"at {end:%Y-%m-%d %H:%M:%S} UTC")
+    if override.suspends is not None:
+        ways.append("when the fleet's order changes or ends")
+    if override.scope == "sidecar":
+        ways.append("when the orders can be read")
+    return f"ends by itself {' or '.join(ways)}" if ways else "does not end by itself"

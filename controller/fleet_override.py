@@ -6,9 +6,9 @@ file notification reports in a way of its own on every file system.
 
 The file, JSON, e.g. `{"mode": "off", "reason": "bad kernel", "until": "2027-01-31T06:00:00Z"}`:
 
-- absent or empty: no override;
-- wrong: what was in force stays in force, and `error` says what is wrong.  A typing mistake in a fleet-wide
-  file must neither switch a thousand servers nor end an override that somebody relies on.
+- absent: no override, so to delete it is how one ends;
+- wrong, or empty: what was in force stays in force, and `error` says what is wrong.  A slip in a
+  fleet-wide file must neither switch a thousand servers nor end an override that somebody relies on.
 
 An override given over REST wins on its own pod; that merge is not done here.
 """
@@ -67,6 +67,16 @@ class FleetOverrideFile:
         self._wanted: FleetOverride | None = None
         self._content: bytes | None = None
 
+    @property
+    def wanted(self) -> FleetOverride | None:
+        """What the file asked for when it was last right, over or not."""
+        return self._wanted
+
+    def resume(self, wanted: FleetOverride) -> None:
+        """`wanted` was in force before a restart: it stays so if the file is wrong by now."""
+        if self._wanted is None and (self._content is None or self.error is not None):
+            self._wanted = wanted
+
     def poll(self, now_unix_s: float) -> FleetOverride | None:
         """The override in force at `now_unix_s` (wall clock, s); `None` when there is none."""
         self._refresh()
@@ -79,11 +89,14 @@ class FleetOverrideFile:
         except OSError as error:
             self.error = f"{self.path} must be readable: {error.strerror}"
             return
-        if content == self._content and self.error is None:
+        if content is not None and content == self._content and self.error is None:
             return
         self._content = content
+        if content is not None and not content.strip():
+            self.error = f"{self.path} is empty, which ends no order: delete the file to end the fleet's"
+            return
         try:
-            self._wanted = _parsed(content) if content.strip() else None
+            self._wanted = None if content is None else _parsed(content)
         except ValidationError as error:
             self.error = f"{self.path}: {_faults(error)}"
         except RepeatedKeyError as error:
@@ -92,13 +105,13 @@ class FleetOverrideFile:
             self.error = None
 
 
-def _read(path: Path) -> bytes:
-    """Its content; empty when there is no file.  Cut at the limit, which then is no JSON."""
+def _read(path: Path) -> bytes | None:
+    """Its content; `None`: there is no file.  Cut at the limit, which then is no JSON."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES)
     except FileNotFoundError:
-        return b""
+        return None
 
 
 def _parsed(content: bytes) -> FleetOverride:

@@ -27,7 +27,7 @@ from controller.scraper import Scrape, Scraper
 from controller.steering import Lease, Steered, Steering
 from policies.base import Policy
 from policies.guards import pin_left_s
-from policies.types import Action, Decision, Mode, Observation, Reason, Schedule
+from policies.types import Action, Decision, Observation, Reason, Schedule
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class TickResult:
     shadow: Decision | None
     """What the shadow policy would do."""
     mode_since_unix_s: float
-    """Since when the operator wants what is wanted now."""
+    """Since when this process has had it so without a break: an order may be older, see `Override`."""
     override: Override | None
     fleet_override: Override | None
     """The fleet's order, also where one on this pod is in force instead."""
@@ -62,6 +62,11 @@ class TickResult:
     control: ControlState | None
     """The control side's last answer, from this turn or an earlier one."""
     info: ServerInfo | None
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the order was given before it came into force here: it outlived a restart, or another."""
+        return self.override is not None and self.override.set_unix_s < self.mode_since_unix_s
 
     @property
     def in_force(self) -> Schedule | None:
@@ -144,7 +149,7 @@ class ControlLoop:
         self._link = LinkState(Link.UNREACHABLE, "not asked yet")
         self._answered_s = float("-inf")
         self._epoch = 0
-        self._mode = Mode.AUTO
+        self._order: tuple[object, ...] | None = None
         self._mode_since_unix_s = wall_clock()
         self._wake = asyncio.Event()
         self.last: TickResult | None = None
@@ -270,12 +275,13 @@ class ControlLoop:
         self._link = classify(sample.control, error, self._info, scrape.errors.get("loads"))
 
     def _mode_since(self, override: Override | None, now_unix_s: float) -> float:
-        mode = override.mode if override else Mode.AUTO
-        if override is not None:
-            self._mode_since_unix_s = override.set_unix_s
-        elif mode is not self._mode:
-            self._mode_since_unix_s = now_unix_s
-        self._mode = mode
+        """Of an order that was given between two turns, that moment; of any other, its first turn here."""
+        order = override.given if override else None
+        if order != self._order:
+            given = override.set_unix_s if override else now_unix_s
+            before = self.last.now_unix_s if self.last else self._mode_since_unix_s
+            self._mode_since_unix_s = given if given >= before else now_unix_s
+        self._order = order
         return self._mode_since_unix_s
 
     def _obstacle(self, decision: Decision, steered: Steered) -> str | None:
@@ -298,6 +304,7 @@ class ControlLoop:
             control=control,
             problems=problems,
             store_problem=self._store_problem(),
+            unread=self._overrides.unread,
             fleet_problem=self._overrides.fleet_problem,
             token_problem=self._token_problem(),
             dry_run=self._params.dry_run,

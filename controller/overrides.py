@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from controller.errors import StoreError
-from controller.fleet_override import FleetOverrideFile
+from controller.fleet_override import FleetOverride, FleetOverrideFile
 from controller.store import Store, StoredOverride
 from policies.types import Arm, Directive, Gear, Mode, Row, Schedule
 
@@ -25,9 +25,11 @@ class Override:
     expires_unix_s: float | None
     """Wall time at which it ends by itself; `None`: never."""
     scope: str = "pod"
-    """`pod`: given over REST; `fleet`: read from the fleet's file."""
+    """`pod`: given over REST; `fleet`: read from the fleet's file; `sidecar`: by itself, see `UNREAD`."""
     limit: Schedule | None = None
     """For `no_deeper` and `no_shallower`: what was in force when it was given; `None`: nothing of ours."""
+    suspends: FleetOverride | None = None
+    """For `auto`: the fleet's order that this pod leaves; over as soon as that changes or ends."""
 
     @property
     def directive(self) -> Directive:
@@ -35,9 +37,20 @@ class Override:
         return Directive(self.mode, self.depth, self.reason, self.actor, self.limit)
 
     @property
+    def given(self) -> tuple[object, ...]:
+        """What tells it from another order; its limit may be found later."""
+        return (self.scope, self.mode, self.depth, self.reason, self.actor, self.set_unix_s)
+
+    @property
     def bounds_policy(self) -> bool:
         """Whether it lets the policy decide, within a limit."""
         return self.mode in (Mode.NO_DEEPER, Mode.NO_SHALLOWER)
+
+
+UNREAD = "orders given before could not be read, so one may be unread"
+"""Then the sidecar orders itself `native`: to put nothing in force agrees with every order that may be there
+but `on` and `off`, and with these as much as a sidecar that is not there.  It ends when they can be read, or
+when somebody gives an order here, `auto` included."""
 
 
 class Overrides:
@@ -48,8 +61,11 @@ class Overrides:
         store: Store,
         fleet: FleetOverrideFile | None = None,
         clock: Callable[[], float] | None = None,
+        unread: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Take up the order that was in force before a restart; raises `StoreError`.
+        """Take up the order that was in force before a restart.
+
+        `unread`: why the orders of the file that `store` stands in for are not known.
 
         `clock`: monotonic seconds.  With it an order that is given now lasts as long as was asked for, though
         the wall clock be set; after a restart there is only the wall clock to go by.
@@ -57,18 +73,45 @@ class Overrides:
         self._store = store
         self._clock = clock
         self._ends_s: float | None = None
-        self._given_here = False
+        self._changed_here = False
+        self._unread = unread
+        self._garbled: str | None = None
+        self._unread_since: float | None = None
         self._lock = threading.RLock()
         self._fleet = fleet
         self._fleet_since: tuple[object, float] | None = None
-        self._current = _from_stored(store.override())
+        self._current: Override | None = None
+        self._identity = store.identity
         self._written = True
         self.problem: str | None = None
         """Why the order in memory is not the one in the store; `None`: it is."""
+        self._take_up(store)
+
+    def _take_up(self, store: Store) -> None:
+        """What `store` says is in force; what cannot be understood may be an order all the same."""
+        self._garbled = None
+        try:
+            self._current = _from_stored(store.override())
+        except (StoreError, ValueError, TypeError) as error:
+            self._current, self._garbled = None, f"{store.path}: {error}"
 
     def current(self, now_unix_s: float) -> Override | None:
-        """The order in force at `now_unix_s`: this pod's, else the fleet's."""
-        return self.pod(now_unix_s) or self.fleet(now_unix_s)
+        """The order in force at `now_unix_s`: this pod's, else the fleet's, else that of `UNREAD`."""
+        return self.pod(now_unix_s) or self.fleet(now_unix_s) or self._by_itself(now_unix_s)
+
+    @property
+    def unread(self) -> str | None:
+        """Why an order may be unread; `None`: all are known, or one was given here since."""
+        why = None if self._changed_here else (self._garbled or self._unread())
+        return f"{UNREAD}: {why}" if why else None
+
+    def _by_itself(self, now_unix_s: float) -> Override | None:
+        if self.unread is None:
+            self._unread_since = None
+            return None
+        if self._unread_since is None:
+            self._unread_since = now_unix_s
+        return Override(Mode.NATIVE, None, UNREAD, "specgov", self._unread_since, None, "sidecar")
 
     def pod(self, now_unix_s: float) -> Override | None:
         """The order that was given for this pod."""
@@ -76,13 +119,18 @@ class Overrides:
         return None if order is None or self._over(order, now_unix_s) else order
 
     def _over(self, order: Override, now_unix_s: float) -> bool:
+        if order.suspends is not None and self._wanted(now_unix_s) != order.suspends:
+            return True
         if self._ends_s is not None and self._clock is not None:
             return self._clock() >= self._ends_s
         return order.expires_unix_s is not None and order.expires_unix_s <= now_unix_s
 
+    def _wanted(self, now_unix_s: float) -> FleetOverride | None:
+        return self._fleet.poll(now_unix_s) if self._fleet else None
+
     def fleet(self, now_unix_s: float) -> Override | None:
         """The order that the fleet's file asks for."""
-        wanted = self._fleet.poll(now_unix_s) if self._fleet else None
+        wanted = self._wanted(now_unix_s)
         if wanted is None:
             self._fleet_since = None
             return None
@@ -108,7 +156,8 @@ class Overrides:
     @property
     def durable(self) -> bool:
         """Whether what is in force now would be so after a crash."""
-        return self._store.durable and self._written
+        as_in_the_file = self._store.durable or (self._store.copy_of is not None and not self._changed_here)
+        return as_in_the_file and self._written and self.unread is None
 
     def set(self, order: Override) -> None:
         """`put` it and `flush`."""
@@ -120,19 +169,26 @@ class Overrides:
         self.put(None)
         self.flush()
 
-    def put(self, order: Override | None) -> None:
-        """Put `order` in force in memory, at once; `None`: end the one in force.
+    def put(self, order: Override | None) -> Override | None:
+        """Put `order` in force in memory, at once, and return what then is; `None`: end the one in force.
 
-        `auto` is no order, unless it takes this pod out of an order of the fleet.
+        `auto` ends this pod's order.  Where it has none, or for a time, it suspends the fleet's here, until
+        that changes or ends: whoever orders something new for the fleet means this pod too.
         """
-        if order is not None and order.mode is Mode.AUTO and self.fleet(order.set_unix_s) is None:
-            order = None
-        self._given_here, self._written = True, False
+        if order is not None and order.mode is Mode.AUTO:
+            order = self._suspension(order)
+        self._changed_here, self._written = True, False
         lasts_s = None
         if order is not None and order.expires_unix_s is not None:
             lasts_s = order.expires_unix_s - order.set_unix_s
         self._ends_s = None if lasts_s is None or self._clock is None else self._clock() + lasts_s
         self._current = order
+        return order
+
+    def _suspension(self, auto: Override) -> Override | None:
+        own, wanted = self.pod(auto.set_unix_s), self._wanted(auto.set_unix_s)
+        ends_own = own is not None and own.suspends is None and auto.expires_unix_s is None
+        return None if wanted is None or ends_own else replace(auto, suspends=wanted)
 
     def limit_to(self, in_force: Schedule | None) -> Override | None:
         """What is `in_force` becomes the limit of an order that needs one and has none yet: that order."""
@@ -140,6 +196,7 @@ class Overrides:
         if order is None or not order.bounds_policy or order.limit is not None or in_force is None:
             return None
         self._current, self._written = replace(order, limit=in_force), False
+        self._changed_here = True
         return self._current
 
     def flush(self) -> None:
@@ -159,11 +216,15 @@ class Overrides:
             self.flush()
 
     def adopt(self, store: Store) -> None:
-        """Go on in `store`; the order that is there comes into force if none was given here."""
+        """Go on in `store`; what it says is in force then is so, if nothing was ordered here.
+
+        But what was read from one database is not ended by another: that was made in its place.
+        """
         with self._lock:
-            self._store = store
-            if not self._given_here and self._current is None:
-                self._current = _from_stored(store.override())
+            self._store, same = store, store.identity == self._identity
+            if not self._changed_here and (self._current is None or same):
+                self._identity = store.identity
+                self._take_up(store)
             else:
                 self.flush()
 
@@ -179,6 +240,7 @@ def _from_stored(stored: StoredOverride | None) -> Override | None:
         stored.set_unix_s,
         stored.expires_unix_s,
         limit=_table(stored.limit) if stored.limit else None,
+        suspends=FleetOverride.model_validate_json(stored.suspends) if stored.suspends else None,
     )
 
 
@@ -200,4 +262,5 @@ def _to_stored(order: Override) -> StoredOverride:
         order.set_unix_s,
         order.expires_unix_s,
         json.dumps(rows) if rows else None,
+        order.suspends.model_dump_json() if order.suspends else None,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from controller.audit import Audit
 from controller.control_state import schedule_to_json
+from controller.fleet_override import FleetOverride
 from controller.loop import TickResult
 from controller.overrides import Override
 from controller.wording import limit
@@ -27,12 +28,15 @@ class DecisionRecorder:
         self._link: str | None = None
         self._epoch = 0
         self._conditions: frozenset[str] = frozenset()
+        self._order: tuple[object, ...] | None = None
+        self._fleet: Override | None = None
 
     def record(self, result: TickResult) -> None:
         """Log what changed in this turn."""
         if _differs(result.decision, self._decision):
             self._note(result, "decision", str(result.decision.reason), decision_to_json(result.decision))
         self._decision = result.decision
+        self._note_orders(result)
         if result.override_ended is not None:
             self._note(result, "override", "expired", override_row(result.override_ended))
         if result.override_limited is not None:
@@ -49,6 +53,28 @@ class DecisionRecorder:
             self._note(result, "event", "engine_restart", {"engine_epoch": self._epoch})
         self._note_conditions(result)
         self._audit.flush()
+
+    def _note_orders(self, result: TickResult) -> None:
+        """What comes into force without anybody's giving it over REST just then."""
+        order = result.override
+        if order is not None and order.scope == "pod" and order.given != self._order and result.resumed:
+            self._note(result, "override", "resumed", override_row(order))
+        elif order is not None and order.scope == "sidecar" and order.given != self._order:
+            self._note(result, "override", str(order.mode), override_row(order))
+        self._order = order.given if order else None
+        self._note_fleet(result)
+
+    def _note_fleet(self, result: TickResult) -> None:
+        before, now = self._fleet, result.fleet_override
+        self._fleet = now
+        if now is not None and (before is None or now.given != before.given):
+            row = override_row(now)
+            if before is not None:
+                row["detail"] += f"; replaces {override_to_json(before)['detail']}"
+            self._note(result, "override", str(now.mode), row)
+        elif now is None and before is not None:
+            over = before.expires_unix_s is not None and before.expires_unix_s <= result.now_unix_s
+            self._note(result, "override", "expired" if over else "ended", override_row(before))
 
     def _note_conditions(self, result: TickResult) -> None:
         now = {str(active.condition): active.message for active in result.conditions}
@@ -107,21 +133,26 @@ def arm_to_json(arm: Arm) -> dict[str, Any]:
 
 def override_to_json(override: Override) -> dict[str, Any]:
     """An override, JSON-ready."""
-    mode = str(override.mode)
     return {
-        "mode": mode,
+        "mode": str(override.mode),
         "depth": override.depth,
         "reason": override.reason,
         "actor": override.actor,
         "set_unix_s": override.set_unix_s,
         "expires_unix_s": override.expires_unix_s,
         "scope": override.scope,
-        "detail": f"{mode.replace('_', ' ')} by {override.actor or 'someone'}: {override.reason}",
+        "detail": ("the fleet's " if override.scope == "fleet" else "") + _ordered(override),
         "limit": limit(override),
+        "suspends": _ordered(override.suspends) if override.suspends else None,
     }
+
+
+def _ordered(order: Override | FleetOverride) -> str:
+    return f"{order.mode.replace('_', ' ')} by {order.actor or 'someone'}: {order.reason}"
 
 
 def override_row(override: Override) -> dict[str, Any]:
     """The same for the decision log, where `detail` says all."""
     body = override_to_json(override)
-    return body | {"detail": f"{body['detail']}; {body['limit']}"} if body["limit"] else body
+    suspends = f"suspends the fleet's {body['suspends']}" if body["suspends"] else None
+    return body | {"detail": "; ".join(filter(None, (body["detail"], body["limit"], suspends)))}

@@ -157,7 +157,7 @@ class Sidecar:
         pin_ended = request.mode is Mode.AUTO and self._end_pin()
         if request.mode is Mode.AUTO and before is None and not pin_ended:
             return {**self.override(), "replaced": None, "pin_ended": False}
-        order = Override(
+        asked = Override(
             request.mode,
             request.depth,
             request.reason,
@@ -166,14 +166,15 @@ class Sidecar:
             expires_unix_s=now + request.ttl_s if request.ttl_s is not None else None,
             limit=self._in_force() if request.mode in (Mode.NO_DEEPER, Mode.NO_SHALLOWER) else None,
         )
-        self._overrides.put(order)
+        order = self._overrides.put(asked) or asked
         replaced = override_to_json(before) if before else None
         return {**await self._ordered(order), "replaced": replaced, "pin_ended": pin_ended}
 
     async def clear_override(self, reason: str, actor: str) -> dict[str, Any]:
         """End this pod's order, and a crash loop's pin; does nothing when there is neither."""
         pin_ended = self._end_pin()
-        if self._overrides.pod(self._wall_clock()) is None and not pin_ended:
+        nothing = self._overrides.pod(self._wall_clock()) is None and self._overrides.unread is None
+        if nothing and not pin_ended:
             return self.override()
         order = Override(Mode.AUTO, None, reason, actor, self._wall_clock(), None)
         self._overrides.put(None)

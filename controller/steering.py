@@ -65,8 +65,8 @@ class Steered:
     """When the engine said `lease_left_s`, in seconds of the loop's clock."""
     holder: str | None = None
     """Who holds the live lease, if anybody."""
-    twin: str | None = None
-    """Why a foreign holder's name looks like ours; `None`: it does not."""
+    whose: str | None = None
+    """What is known of a foreign holder besides its name."""
     sequence: int = 0
     pending_ranks: int = 0
     renewed: bool = False
@@ -77,10 +77,10 @@ class Steered:
 
     @property
     def held_elsewhere(self) -> str | None:
-        """Who else holds the live lease, and the usual cause if it looks like us; `None`: nobody does."""
+        """Who else holds the live lease, and what is known of them; `None`: nobody does."""
         if self.lease is not Lease.FOREIGN:
             return None
-        return f"{self.holder} holds the lease" + (f" ({self.twin})" if self.twin else "")
+        return f"{self.holder} holds the lease" + (f" ({self.whose})" if self.whose else "")
 
     def left_s(self, now_s: float) -> float | None:
         """What is left of the live lease at `now_s`; `None`: none, or not known."""
@@ -89,16 +89,20 @@ class Steered:
         return max(0.0, self.lease_left_s - (now_s - self.lease_left_at_s))
 
 
-_STOP_ONE = "usually one that was started twice, with the same store.path: stop one of the two"
+RENEWED_BY_S = 0.5
+"""More left of a lease than there can be by so much: it was renewed."""
 
 
-def _twin(holder: str | None, own: str) -> str | None:
-    """The usual cause, when a foreign `holder` is called what we are, or comes from our host."""
+def _whose(holder: str | None, own: str, *, renewed: bool) -> str | None:
+    """What is known of a foreign `holder`; whether it still runs is known only once it has `renewed`."""
     if holder == own:
-        return f"another sidecar under this one's own name, {_STOP_ONE}"
-    if holder and holder.startswith("specgov/") and holder.rpartition("/")[0] == own.rpartition("/")[0]:
-        return f"another sidecar on this host, {_STOP_ONE}"
-    return None
+        kin = "this sidecar's own name, but not its plan"
+    elif holder and holder.startswith("specgov/") and holder.rpartition("/")[0] == own.rpartition("/")[0]:
+        kin = "by its name a sidecar of this host"
+    else:
+        kin = ""
+    runs = "it runs: it has renewed its lease" if renewed else "it ends by itself unless it is renewed"
+    return f"{kin}; {runs}" if kin else runs
 
 
 class Steering:
@@ -112,6 +116,8 @@ class Steering:
         self._rejected_plan: Plan | None = None
         self._sent: Plan | None = None
         self._fresh = True
+        self._renews = False
+        self._foreign_sequence = 0
         self._said: ControlState | None = None
         self.now = Steered()
         """As of the last `apply`."""
@@ -187,11 +193,24 @@ class Steering:
         self._set(
             lease=lease,
             holder=holder,
-            twin=_twin(holder, self._params.holder) if lease is Lease.FOREIGN else None,
+            whose=self._known_of(holder, control, now_s) if lease is Lease.FOREIGN else None,
             lease_left_s=control.lease_left_s,
             lease_left_at_s=now_s,
             pending_ranks=self._pending(control),
         )
+
+    def _known_of(self, holder: str | None, control: ControlState, now_s: float) -> str | None:
+        """By what the turn before saw of the same lease: `holder` runs if it has pushed or renewed since."""
+        before, left_s = self.now, control.lease_left_s
+        if before.lease is not Lease.FOREIGN or before.holder != holder:
+            self._renews = False
+        elif control.sequence > self._foreign_sequence:
+            self._renews = True
+        elif left_s is not None and before.lease_left_s is not None:
+            could_be_s = before.lease_left_s - (now_s - before.lease_left_at_s)
+            self._renews = self._renews or left_s > could_be_s + RENEWED_BY_S
+        self._foreign_sequence = control.sequence
+        return _whose(holder, self._params.holder, renewed=self._renews)
 
     def _in_force(self, control: ControlState) -> bool:
         """Whether the engine follows the wanted plan: it has the sequence number that carried it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import threading
 import uuid
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.errors import StoreError
+from controller.errors import StoreError, StoreInUseError
+from controller.store_words import in_words
 
 MIGRATIONS: Sequence[str] = (
     """
@@ -34,7 +36,12 @@ MIGRATIONS: Sequence[str] = (
     ) STRICT;
     """,
     "ALTER TABLE override ADD COLUMN table_limit TEXT;",
+    "ALTER TABLE override ADD COLUMN suspends TEXT;",
 )
+IDENTITY, CRASH_PIN, FLEET_ORDER = "identity", "crash_pin_until_unix_s", "fleet_order"
+"""Keys of `meta`."""
+INCREMENTAL = 2
+"""SQLite's number of the mode in which freed pages are kept for later, and can be given back in steps."""
 MAX_LEARNED = 16
 """Deployments whose knowledge is kept; the longest unused goes first."""
 TRIM_EVERY = 64
@@ -69,6 +76,19 @@ class StoredOverride:
     expires_unix_s: float | None
     limit: str | None = None
     """Its table, as JSON; `None`: it has none."""
+    suspends: str | None = None
+    """The fleet's order that it suspends, as JSON; `None`: it suspends none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a database says is in force, and whose it is."""
+
+    identity: str
+    override: StoredOverride | None
+    crash_pin_until_unix_s: float | None
+    fleet_order: str | None
+    """See `Store.save_fleet_order`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +112,8 @@ class Store:
         self._lock = threading.Lock()
         self._written = 0
         self.path = path
+        self.copy_of: Path | None = None
+        """The file whose orders this one, in memory, was filled with; `None`: with none."""
         try:
             if str(path) != ":memory:":
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +122,8 @@ class Store:
             self._inode = path.stat().st_ino if self.durable else None
         except (sqlite3.Error, OSError) as error:
             self._abandon()
-            raise StoreError(f"{path}: {_in_words(error)}") from None
+            kind = StoreInUseError if "locked" in str(error) else StoreError
+            raise kind(f"{path}: {in_words(error, writable=_writable(path))}") from None
 
     def _abandon(self) -> None:
         """Close what was opened in vain; it is tried again and again."""
@@ -110,24 +133,32 @@ class Store:
                 db.close()
 
     def _prepare(self) -> None:
-        for pragma in ("locking_mode=EXCLUSIVE", "auto_vacuum=INCREMENTAL", "journal_mode=WAL"):
-            self._db.execute(f"PRAGMA {pragma}")
+        """Lock, check, migrate; what needs no change is not written, so that a full disk hides no order."""
+        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        if self._db.execute("PRAGMA auto_vacuum").fetchone()[0] != INCREMENTAL:
+            self._db.execute(f"PRAGMA auto_vacuum={INCREMENTAL}")
+        self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.execute("PRAGMA journal_size_limit=4194304")
         self._db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
-        version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version > len(MIGRATIONS):
-            raise sqlite3.DatabaseError(
-                f"schema version {version} is newer than this release ({len(MIGRATIONS)})"
-            )
+        version = check_version(self._db)
         for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
             self._db.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version={number}; COMMIT;")
         self._db.execute("BEGIN IMMEDIATE")  # takes the lock for good, so that a second process fails here
-        self._db.execute("INSERT OR IGNORE INTO meta VALUES ('identity', ?)", (uuid.uuid4().hex[:8],))
+        if meta_in(self._db, IDENTITY) is None:
+            self._db.execute("INSERT INTO meta VALUES (?, ?)", (IDENTITY, uuid.uuid4().hex[:8]))
         self._db.execute("COMMIT")
+
+    def fill(self, orders: Orders, path: Path) -> None:
+        """Take over, in memory, what the file at `path` says is in force, and its identity."""
+        self._save_meta(IDENTITY, orders.identity)
+        self.save_fleet_order(orders.fleet_order)
+        self.save_override(orders.override)
+        self.save_crash_pin(orders.crash_pin_until_unix_s)
+        self.copy_of = path
 
     @property
     def durable(self) -> bool:
@@ -149,7 +180,8 @@ class Store:
     @property
     def identity(self) -> str:
         """Eight characters that stay the same for the life of the database."""
-        return str(self._one("SELECT value FROM meta WHERE key = 'identity'")[0])
+        with self._lock, _errors(self.path):
+            return str(meta_in(self._db, IDENTITY))
 
     def last_log_id(self) -> int:
         """The highest id in the log; 0 when it is empty."""
@@ -212,30 +244,39 @@ class Store:
             if override is not None:
                 o = override
                 values = (o.mode, o.depth, o.reason, o.actor, o.set_unix_s, o.expires_unix_s, o.limit)
-                self._db.execute("INSERT INTO override VALUES (1, ?, ?, ?, ?, ?, ?, ?)", values)
+                query = "INSERT INTO override VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?)"
+                self._db.execute(query, (*values, o.suspends))
 
     def override(self) -> StoredOverride | None:
         """The override kept, ended or not."""
-        query = "SELECT mode, depth, reason, actor, set_unix_s, expires_unix_s, table_limit FROM override"
         with self._lock, _errors(self.path):
-            row = self._db.execute(query).fetchone()
-        return StoredOverride(*row) if row else None
+            return override_in(self._db)
 
     def save_crash_pin(self, until_unix_s: float | None) -> None:
         """Keep the wall time at which a crash loop's pin ends; `None`: keep none."""
-        with self._lock, _errors(self.path), self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("DELETE FROM meta WHERE key = 'crash_pin_until_unix_s'")
-            if until_unix_s is not None:
-                row = ("crash_pin_until_unix_s", repr(until_unix_s))
-                self._db.execute("INSERT INTO meta VALUES (?, ?)", row)
+        self._save_meta(CRASH_PIN, None if until_unix_s is None else repr(until_unix_s))
 
     def crash_pin(self) -> float | None:
         """The wall time at which the pin that is kept ends, over or not."""
-        query = "SELECT value FROM meta WHERE key = 'crash_pin_until_unix_s'"
         with self._lock, _errors(self.path):
-            row = self._db.execute(query).fetchone()
-            return float(row[0]) if row else None
+            until = meta_in(self._db, CRASH_PIN)
+            return None if until is None else float(until)
+
+    def save_fleet_order(self, order: str | None) -> None:
+        """Keep what the fleet's file asked for when it was last right, as JSON; `None`: nothing."""
+        self._save_meta(FLEET_ORDER, order)
+
+    def fleet_order(self) -> str | None:
+        """What `save_fleet_order` kept."""
+        with self._lock, _errors(self.path):
+            return meta_in(self._db, FLEET_ORDER)
+
+    def _save_meta(self, key: str, value: str | None) -> None:
+        with self._lock, _errors(self.path), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM meta WHERE key = ?", (key,))
+            if value is not None:
+                self._db.execute("INSERT INTO meta VALUES (?, ?)", (key, value))
 
     def save_learned(self, key: str, state: Mapping[str, Any], at_unix_s: float) -> None:
         """Keep what a policy has learned under the key of the deployment."""
@@ -268,13 +309,31 @@ class Store:
             self._db.close()
 
 
-def _in_words(error: Exception) -> str:
-    """SQLite's own words, and for a lock who usually has it and what to do."""
-    if "locked" not in str(error):
-        return str(error)
-    return (
-        f"{error}: another process uses it, usually a sidecar with the same store.path; stop one of the two"
-    )
+def _writable(path: Path) -> bool:
+    """False only of a file that is there: SQLite calls it an I/O error that such a one cannot be locked."""
+    return not path.exists() or os.access(path, os.W_OK)
+
+
+def check_version(db: sqlite3.Connection) -> int:
+    """Its schema's version; raises `sqlite3.DatabaseError` where that is of a later release."""
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version > len(MIGRATIONS):
+        raise sqlite3.DatabaseError(
+            f"schema version {version} is newer than this release ({len(MIGRATIONS)})"
+        )
+    return version
+
+
+def override_in(db: sqlite3.Connection) -> StoredOverride | None:
+    """The override kept, also by an older schema, which has fewer columns: they were added at the end."""
+    row = db.execute("SELECT * FROM override").fetchone()
+    return StoredOverride(*row[1:]) if row else None
+
+
+def meta_in(db: sqlite3.Connection, key: str) -> str | None:
+    """A single value that is kept."""
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return str(row[0]) if row else None
 
 
 class _errors:  # noqa: N801  reads as a phrase in a with statement
@@ -288,4 +347,4 @@ class _errors:  # noqa: N801  reads as a phrase in a with statement
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, sqlite3.Error | ValueError | TypeError):
-            raise StoreError(f"{self._path}: {error}") from error
+            raise StoreError(f"{self._path}: {in_words(error)}") from error

@@ -8,6 +8,7 @@ from controller.conditions import ActiveCondition
 from controller.effect import Effect
 from controller.link import Link
 from controller.loop import TickResult, out_of_reach
+from controller.overrides import Override
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
 from controller.wording import GUARDS, REASONS
 from policies.types import Arm, Decision, Forecast, Mode, Observation
@@ -33,7 +34,7 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
         "why": result.decision.detail if obstacle is None else f"nothing is put in force: {obstacle}",
         "type": advice(result, dry_run=dry_run, late=late),
         "dry_run": dry_run,
-        "override": {**override_to_json(override), "obstacle": obstacle} if override else None,
+        "override": _order(result, override, obstacle) if override else None,
         "fleet_override": override_to_json(result.fleet_override) if result.fleet_override else None,
         "guard": guard(result.decision),
         "decision": decision_to_json(result.decision),
@@ -67,6 +68,16 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
             "duration_s": result.duration_s,
         },
     }
+
+
+def _order(result: TickResult, order: Override, obstacle: str | None) -> dict[str, Any]:
+    """`resumed`: it dates from before a restart, or was covered by another; in force since the mode is."""
+    return {**override_to_json(order), "obstacle": obstacle, "resumed": result.resumed}
+
+
+def way_out(order: Override) -> str:
+    """What to type to be rid of `order` on this pod."""
+    return "specgov override fleet" if order.suspends else "specgov override auto"
 
 
 def headline(result: TickResult, *, dry_run: bool) -> str:
@@ -120,7 +131,7 @@ def advice(result: TickResult, *, dry_run: bool, late: bool) -> list[str]:
     if dry_run:  # an override is refused there
         return [*mends, "specgov explain"]
     if result.override is not None:
-        return [*mends, "specgov override auto"]
+        return list(dict.fromkeys([*mends, way_out(result.override)]))
     return [*mends, 'specgov override off --ttl 30m --reason "WHY"']
 
 

@@ -27,6 +27,7 @@ from controller.crash_pin import CrashPin
 from controller.effect import EffectTracker
 from controller.engine_client import ClientParams, EngineClient
 from controller.errors import KnowledgeFileError, SettingsError, StoreError
+from controller.fleet_keeper import FleetKeeper
 from controller.fleet_override import FleetOverrideFile
 from controller.history import History
 from controller.knowledge import KnowledgeKeeper
@@ -141,8 +142,11 @@ def assemble(
     keeper = keep_store(settings)
     store = keeper.store
     fleet = FleetOverrideFile(settings.fleet.file) if settings.fleet.file else None
-    audit, overrides = Audit(store, otel.note if otel else None), Overrides(store, fleet, clock)
+    fleet_kept = (FleetKeeper(fleet, store),) if fleet else ()
+    audit = Audit(store, otel.note if otel else None)
     crash_pin = CrashPin(store)
+    # a dry run puts nothing in force in any case, often beside the sidecar that has the database
+    overrides = Overrides(store, fleet, clock, lambda: None if settings.dry_run else keeper.unread)
     client = make_client(settings.engine, transport)
     telemetry = Telemetry(CollectorRegistry())
     history, benefit = History(), BenefitRecorder(telemetry.registry)
@@ -150,10 +154,11 @@ def assemble(
     shadow = make_policy(settings, settings.policy.shadow) if settings.policy.shadow else None
     apart = ShadowRecorder(telemetry.registry, _forecast(policy, shadow))
     knowledge = KnowledgeKeeper(store, policy, settings.policy.name, _seed(settings.store.seed))
-    keeper.kept = (overrides, crash_pin, audit, knowledge)
+    keeper.kept = (*fleet_kept, overrides, crash_pin, audit, knowledge)
     records = RecordQueue[TickResult](
         (
             keeper,
+            *fleet_kept,
             overrides,
             crash_pin,
             telemetry,
@@ -240,6 +245,7 @@ def keep_store(settings: Settings) -> StoreKeeper:
     """The state database, or, as long as it cannot be used, one in memory and the reason."""
     rows, size = settings.store.max_decisions, settings.store.max_bytes
     return StoreKeeper(
+        settings.store_path,
         opener(settings.store_path, max_rows=rows, max_bytes=size),
         opener(Path(":memory:"), max_rows=rows, max_bytes=min(size, MEMORY_BYTES)),
     )

@@ -57,7 +57,7 @@ LEASES: Mapping[Lease, str] = {
     Lease.NONE: "nobody holds it, so the engine follows its fallback",
     Lease.HELD: "held by this sidecar",
     Lease.LOST: "was this sidecar's, and was not renewed in time or ended at the engine",
-    Lease.FOREIGN: "held by another sidecar; this one only watches",
+    Lease.FOREIGN: "held under another name, or by another of this name; this sidecar only watches",
 }
 EFFECTS: Mapping[Effect, str] = {
     Effect.NONE: "no depth is asked of the engine",

@@ -42,7 +42,7 @@ from policies.types import (
     Schedule,
 )
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 MAX_ARMS = 64
 CLEAN_SHARE_PRIOR = 0.2
 """Share of requests in a probe from cold whose draft cache is in step, until measured."""
@@ -164,9 +164,16 @@ class Goodput:
         pending, outlook = self.prober.pending, self.outlook
         if pending is None or outlook is None:
             return
-        arm_now = outlook.arms[int(chosen[size_index(KNOTS[pending.bucket])])]
+        g = size_index(KNOTS[pending.bucket])
+        now, value = int(chosen[g]), dict(zip(outlook.arms, outlook.value[g].tolist(), strict=True))
         mean_s = 1.0 / self.models.survival.changes.per_s
-        self.prober.progress(self._ran, self._clock_s, arm_now, mean_s / self.params.probe.looks_per_change)
+        self.prober.progress(
+            self._ran,
+            self._clock_s,
+            outlook.arms[now],
+            mean_s / self.params.probe.looks_per_change,
+            ahead=value.get(pending.probe.arm, -math.inf) > value[outlook.arms[now]],
+        )
 
     def _learn_clean_steps(self, cells: Sequence[CellDelta]) -> None:
         steps = sum(cell.steps for cell in cells)

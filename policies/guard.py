@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from policies.base import Policy
-from policies.types import Action, Decision, Observation, Schedule
+from policies.types import Action, Decision, Observation, Reason, Schedule
 
 
 class Guard:
@@ -45,6 +47,18 @@ class ChangeGuard(Guard):
             self.changed(observation)
         self.current = proposal.schedule
         return proposal
+
+    def held(
+        self, proposal: Decision, observation: Observation, reason: Reason, why: str, **evidence: Any
+    ) -> Decision:
+        """The proposal is not let through; its probe is: what it teaches does not depend on the change."""
+        detail, numbers = f"held{why}: {proposal.detail}", {**proposal.evidence, **evidence}
+        probe, current = proposal.probe, self.current
+        if probe is None or current is None or current != observation.in_force:
+            return Decision(Action.HOLD, reason, detail, evidence=numbers)
+        if probe.arm in (current.arm_for(probe.min_batch_size), current.arm_for(probe.max_batch_size)):
+            return Decision(Action.HOLD, reason, detail, evidence=numbers)
+        return Decision(Action.GOVERN, reason, detail, current, probe, numbers)
 
     def judge(self, proposal: Decision, current: Schedule, observation: Observation) -> Decision | None:
         """What to do instead of changing from `current` to the proposal; `None`: let it through."""

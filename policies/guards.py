@@ -155,9 +155,8 @@ class Dwell(ChangeGuard):
         if left_s <= 0:
             self._note(observation.now_s, current, wanted)
             return None
-        detail = f"held for another {left_s:.1f} s: {proposal.detail}"
-        evidence = {**proposal.evidence, "dwell_s": dwell_s, "left_s": left_s}
-        return Decision(Action.HOLD, Reason.DWELL, detail, evidence=evidence)
+        why = f" for another {left_s:.1f} s"
+        return self.held(proposal, observation, Reason.DWELL, why, dwell_s=dwell_s, left_s=left_s)
 
     def changed(self, observation: Observation) -> None:
         """Start the dwell time."""
@@ -184,9 +183,11 @@ class SwitchBudget(ChangeGuard):
         deeper = proposal.schedule is not None and deeper_anywhere(proposal.schedule, current)
         if len(self._changes_s) < self._max_switches or not deeper:
             return None
-        detail = f"held: {len(self._changes_s)} changes within {self._window_s:.0f} s: {proposal.detail}"
-        evidence = {**proposal.evidence, "switches": len(self._changes_s), "window_s": self._window_s}
-        return Decision(Action.HOLD, Reason.SWITCH_BUDGET, detail, evidence=evidence)
+        switches, window_s = len(self._changes_s), self._window_s
+        why = f": {switches} changes within {window_s:.0f} s"
+        return self.held(
+            proposal, observation, Reason.SWITCH_BUDGET, why, switches=switches, window_s=window_s
+        )
 
     def changed(self, observation: Observation) -> None:
         """Count the change."""

@@ -194,10 +194,13 @@ class Prober:
         self.decode_s += decode_s
         self.elapsed_s += elapsed_s
 
-    def progress(self, ran: Ran, now_s: float, arm_now: Arm | None, cap_s: float) -> None:
+    def progress(
+        self, ran: Ran, now_s: float, arm_now: Arm | None, cap_s: float, *, ahead: bool = False
+    ) -> None:
         """See whether the pending probe is through, after a tick; `cap_s` bounds the rest.
 
-        `arm_now` is the arm now chosen in the probe's bucket.
+        `arm_now` is the arm now chosen in the probe's bucket.  `ahead`: the probed arm promises more than
+        that one, but not surely yet; it does not rest, the next burst may settle it.
         """
         pending = self.pending
         if pending is None:
@@ -214,7 +217,7 @@ class Prober:
             for known in [k for k in self._rests if k[0] == pending.bucket]:
                 del self._rests[known]
             return
-        if pending.timed < 1:  # nothing was learned: not an answer
+        if pending.timed < 1 or ahead:  # not an answer yet
             return
         rest = self._rests.get(key, Rest(0.0, self.params.rest_s))
         pause_s = min(rest.next_s, self.params.max_rest_s, max(self.params.rest_s, cap_s))

@@ -24,6 +24,10 @@ Logarithms make all of this relative, so no constant is tied to a machine.  Time
 measurements of x; the posterior (Rue & Held, "Gaussian Markov Random Fields", 2005, ch. 2) is one
 linear solve, and its covariance says how surely two arms differ, shared error cancelling.
 
+Steps right after a prefill are timed too, since under many loads there are few others.  They take longer, by
+what the host does for new requests, and the less, the longer the step is that hides it: by as much as where
+steps of both kinds are seen together, or by nothing.  Half of that is taken off, and half is the error.
+
 Context: attention reads all cached tokens each step, so seconds grow linearly in them; the slope
 (seconds per token) is learned by ridge regression on deviations within a cell: one for all arms that draft
 and one for off, from which a single arm may differ by half, as far as its own timings say so.
@@ -68,6 +72,8 @@ SLOPE_SD = 0.5
 """Relative deviation of an arm's context slope from that of all that take the same kernels (all that draft;
 the gears of off): they read the same cache."""
 ROUGH_CV2 = 0.1**2
+EXCESS_STEPS, EXCESS_PRIOR_STEPS = 200.0, 4.0
+"""Half-life of what steps after a prefill take longer, in such steps; weight of the belief that it is 0."""
 ANCHOR_S, ANCHOR_SD = 0.02, 4.0
 
 
@@ -102,12 +108,14 @@ class Cell:
     batch: float = 0.0
     context: float = 0.0
     """Context tokens per request."""
+    bias2: float = 0.0
+    """Squared relative error of the mean that no number of steps removes: from steps after prefills."""
     age_s: float = 0.0
     """Since it was last timed."""
 
     def variance(self, p: StepCostParams) -> float:
         """Relative variance of the mean, with the floor and what may have changed since."""
-        return self.cv2 / self.weight + p.floor**2 + self.wandered(p)
+        return self.cv2 / self.weight + self.bias2 + p.floor**2 + self.wandered(p)
 
     def wandered(self, p: StepCostParams) -> float:
         """The part of it that has come about since it was last timed."""
@@ -143,17 +151,21 @@ class Timing:
     """Context tokens per request; `None`: not told."""
     rough: bool = False
     """From steps after prefills: `cv2` is not known."""
+    bias2: float = 0.0
+    """See `Cell`."""
 
 
-def timing(cell: CellDelta) -> Timing | None:
+def timing(cell: CellDelta, excess_s: float = 0.0) -> Timing | None:
     """The clean part of a cell, else the steps after prefills; `None`: nothing was timed.
+
+    `excess_s`: what the latter were seen to take longer.
 
     When the steps scatter so much that a stall must be among them, the mean is what it would be if all
     the scatter came from one outlier x: with n-1 equal steps, mean - sd / sqrt(n - 1).
     """
     n = cell.timed_steps
     if n < 1 or cell.timed_seconds <= 0:
-        return _rough_timing(cell)
+        return _rough_timing(cell, excess_s)
     mean = cell.timed_seconds / n
     variance = max(0.0, cell.timed_seconds_sq / n - mean**2)
     if n >= 3 and variance > (0.5 * mean) ** 2:
@@ -168,13 +180,24 @@ def context_of(seen: Timing) -> float:
     return seen.context or 0.0
 
 
-def _rough_timing(cell: CellDelta) -> Timing | None:
+def _rough_timing(cell: CellDelta, excess_s: float) -> Timing | None:
     n = cell.after_prefill_steps
     if n < 1 or cell.after_prefill_seconds <= 0 or cell.steps < 1 or cell.request_steps < 1:
         return None
-    return Timing(
-        n, cell.after_prefill_seconds / n, ROUGH_CV2, cell.request_steps / cell.steps, None, rough=True
+    longer_s = cell.after_prefill_seconds / n
+    half_s = min(excess_s, longer_s) / 2
+    mean_s, batch = longer_s - half_s, cell.request_steps / cell.steps
+    return Timing(n, mean_s, ROUGH_CV2, batch, None, rough=True, bias2=(half_s / mean_s) ** 2)
+
+
+def excess(cells: Iterable[CellDelta]) -> tuple[float, float]:
+    """Steps after a prefill in cells that hold clean steps too, and the mean seconds they took longer."""
+    both = [c for c in cells if c.timed_steps > 0 and c.after_prefill_steps > 0]
+    steps = sum(c.after_prefill_steps for c in both)
+    longer_s = sum(
+        c.after_prefill_seconds - c.after_prefill_steps * c.timed_seconds / c.timed_steps for c in both
     )
+    return float(steps), longer_s / steps if steps else 0.0
 
 
 def bucket_index(batch_size: float) -> int:
@@ -346,6 +369,8 @@ class StepCost:
         self.context = 0.0
         """Context tokens per request now (recent mean)."""
         self.alarms = 0
+        self.excess_s, self._excess_steps = 0.0, EXCESS_PRIOR_STEPS
+        """What steps right after a prefill take longer than others, and from how many that is known."""
         self._drift = drift or DriftParams()
         self._cusum: dict[Arm, Cusum] = {}
         self._field: CostField | None = None
@@ -360,7 +385,13 @@ class StepCost:
             slope.uu, slope.uy = slope.uu * fade, slope.uy * fade
         for known in self.cells.values():
             known.age_s += dt_s
-        timed = [(bucket_index(c.batch_bucket), c.arm, t) for c in cells if (t := timing(c)) is not None]
+        cells = tuple(cells)
+        self._learn_excess(cells)
+        timed = [
+            (bucket_index(c.batch_bucket), c.arm, t)
+            for c in cells
+            if (t := timing(c, self.excess_s)) is not None
+        ]
         self._refresh_slopes()
         self._track_context([t for _, _, t in timed], dt_s)
         drifted = {arm for k, arm, t in timed if self._learn(k, arm, t, dt_s)}
@@ -392,7 +423,7 @@ class StepCost:
 
     def seconds(self, cell: CellDelta) -> float:
         """Seconds that all steps of `cell` took: by its clean intervals, else by what is remembered."""
-        seen = timing(cell)
+        seen = timing(cell, self.excess_s)
         if seen is not None:
             return cell.steps * seen.mean_s
         k = bucket_index(cell.batch_bucket)
@@ -435,6 +466,13 @@ class StepCost:
         likeness = 1.0 / ((SLOPE_SD * pooled) ** 2 + 1.0 / common)
         return max(0.0, (own.uy + likeness * pooled) / (own.uu + likeness))
 
+    def _learn_excess(self, cells: Sequence[CellDelta]) -> None:
+        steps, longer_s = excess(cells)
+        if steps:
+            self._excess_steps = self._excess_steps * 2.0 ** (-steps / EXCESS_STEPS) + steps
+            share = steps / self._excess_steps
+            self.excess_s = max(0.0, self.excess_s + share * (longer_s - self.excess_s))
+
     def _refresh_slopes(self) -> None:
         """Once a tick: every timed cell asks for its arm's slope."""
         self._slope_now = {arm: self.context_slope(arm) for arm in {arm for _, arm in self.cells}}
@@ -473,7 +511,7 @@ class StepCost:
         if known is None:
             usual = self._usual_cv2(k)
             cv2 = usual if seen.rough else (usual * 4 + seen.cv2 * seen.steps) / (4 + seen.steps)
-            self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, context_of(seen))
+            self.cells[k, arm] = Cell(seen.steps, seen.mean_s, cv2, seen.batch, context_of(seen), seen.bias2)
             return False
         expected = self._expected(k, arm, known, seen)
         error = math.sqrt(known.cv2 / seen.steps + known.variance(self.params) + self.params.floor**2)
@@ -521,6 +559,7 @@ class StepCost:
         share = seen.steps / (old + seen.steps)
         known.mean_s += share * (mean_s - known.mean_s)
         known.cv2 += share * (min(seen.cv2, 1.0) - known.cv2)
+        known.bias2 += share * (seen.bias2 - known.bias2)
         known.batch += share * (seen.batch - known.batch)
         known.context += share * (context_of(seen) - known.context)
         known.weight = old + seen.steps
@@ -536,7 +575,7 @@ class StepCost:
     def export_state(self) -> dict[str, Any]:
         """JSON-ready: one row per cell."""
         rows = [
-            [KNOTS[k], arm.depth, str(arm.gear), c.weight, c.mean_s, c.cv2, c.batch, c.context]
+            [KNOTS[k], arm.depth, str(arm.gear), c.weight, c.mean_s, c.cv2, c.batch, c.context, c.bias2]
             for (k, arm), c in self.cells.items()
         ]
         slopes = [[a.depth, str(a.gear), s.uu, s.uy, s.scale] for a, s in self.slopes.items()]
@@ -563,13 +602,21 @@ def _rows(state: Mapping[str, Any], name: str, limit: int) -> list[Any]:
 def _read_cell(row: Any) -> tuple[tuple[int, Arm], Cell]:
     try:
         batch, depth, gear, *numbers = row
-        weight, mean_s, cv2, size, context = (finite(v) for v in numbers)
+        weight, mean_s, cv2, size, context, bias2 = (finite(v) for v in numbers)
         key = (KNOTS.index(batch), Arm(depth, Gear(gear)))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"cells must hold rows of bucket, depth, gear and 5 numbers, got {row!r}") from error
-    if weight is None or cv2 is None or context is None or not weight or not mean_s or not size:
+        raise ValueError(f"cells must hold rows of bucket, depth, gear and 6 numbers, got {row!r}") from error
+    if (
+        weight is None
+        or cv2 is None
+        or context is None
+        or bias2 is None
+        or not weight
+        or not mean_s
+        or not size
+    ):
         raise ValueError(f"cells must hold finite numbers, weight, seconds and batch above 0, got {row!r}")
-    return key, Cell(weight, mean_s, cv2, size, context)
+    return key, Cell(weight, mean_s, cv2, size, context, bias2)
 
 
 def _read_slope(row: Any) -> tuple[Arm, Slope]:

@@ -11,8 +11,9 @@ a TARGET_VERIFY or DRAFT_EXTEND_V2 batch, as `plain_decode_attention` does for o
 the logits and the sampling see stays what it was, and whatever does not fit the view goes SGLang's own way.
 
 It is on where a server was measured to be faster with it and as right; `SPECGOV_CHAIN_VERIFY=1` turns it on
-wherever it is known how to (`KNOWN`), `SPECGOV_CHAIN_VERIFY=0` nowhere.  The draft's extend is on where the
-verify is, but for `SPECGOV_CHAIN_EXTEND=0`; it bears on which drafts are proposed, never on what is said.
+wherever it is known how to (`KNOWN`), together with `SPECGOV_ALLOW_UNTESTED=1` on other releases too, and
+`SPECGOV_CHAIN_VERIFY=0` nowhere.  The draft's extend is on where the verify is, but for
+`SPECGOV_CHAIN_EXTEND=0`; it bears on which drafts are proposed, never on what is said.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def install(register: Callable[[str, Original], None], status: ChainVerifyStatus
         status.reason = f"turned off by {ENV}=0"
         return
     release = compat.sglang_version()
-    if not any(release in releases for releases in KNOWN.values()):
+    if not any(_is_known(path, release) for path in KNOWN):
         status.reason = f"not known on SGLang {release}"
         return
     hooks = ChainVerifyHooks(status, guard, everywhere=wanted is True)
@@ -114,15 +115,22 @@ class ChainVerifyHooks:
             self._guard.failed("verifying chains by decoding")
 
     def _why_not(self, backend: Any, runner: Any) -> str | None:
-        reason = why_not(backend, runner, compat.sglang_version())
-        return reason or (None if self._everywhere else why_not_unasked(backend, runner))
+        release = compat.sglang_version()
+        reason = why_not(backend, runner, release)
+        return reason or (None if self._everywhere else why_not_unasked(backend, runner, release))
+
+
+def _is_known(path: str, release: str | None) -> bool:
+    """Whether it was run there, or the operator lets it be used where it was not."""
+    return release in KNOWN.get(path, ()) or (path in KNOWN and switch(compat.ALLOW_UNTESTED) is True)
 
 
 def why_not(backend: Any, runner: Any, release: str | None) -> str | None:
     """Why `backend` keeps SGLang's own way, for the operator; None: it need not."""
     path = _path(backend)
-    if release not in KNOWN.get(path, ()):
-        return f"{path} on SGLang {release} is not one of those known to be right"
+    if not _is_known(path, release):
+        remedy = f"; {compat.ALLOW_UNTESTED}=1 and {ENV}=1 at launch use it all the same" * (path in KNOWN)
+        return f"{path} on SGLang {release} is not one of those known to be right{remedy}"
     if not runner.spec_algorithm.is_eagle() or runner.server_args.speculative_eagle_topk != 1:
         return "only EAGLE with speculative_eagle_topk 1 drafts chains"
     if pads_planned_batches(runner.server_args):
@@ -145,8 +153,10 @@ def pads_planned_batches(server_args: Any) -> bool:
     )
 
 
-def why_not_unasked(backend: Any, runner: Any) -> str | None:
+def why_not_unasked(backend: Any, runner: Any, release: str | None) -> str | None:
     """Why a backend that could is left alone unless the operator asks; None: it was measured on a server."""
+    if release not in KNOWN[_path(backend)]:
+        return f"it was not run on SGLang {release}: {ENV}=1 turns it on"
     if _path(backend) != _TRITON:
         return f"its speed was not measured on this backend: {ENV}=1 turns it on"
     if is_mla(runner):

@@ -156,6 +156,9 @@ HTTP_TARGETS = (
     Target(_SRT + "utils.auth.AuthLevel", attributes=("NORMAL", "ADMIN_OPTIONAL")),
 )
 
+ALLOW_UNTESTED = "SPECGOV_ALLOW_UNTESTED"
+"""Set to 1 at launch it lets the hook do on a release what was not run there, if the names still fit."""
+
 REGISTRY_TARGETS = (
     Target(_SRT + "plugins.hook_registry.HookRegistry.register", ("cls", "target", "hook", "hook_type")),
     Target(_SRT + "plugins.hook_registry.HookType", attributes=("AFTER", "AROUND", "BEFORE")),
@@ -172,21 +175,21 @@ def sglang_version() -> str | None:
 
 def version_mismatch(version: str | None) -> str | None:
     """Why this release must not be hooked; `None`: it may."""
-    if version in SUPPORTED or switch("SPECGOV_ALLOW_UNTESTED"):
+    if version in SUPPORTED or switch(ALLOW_UNTESTED):
         return None
     return (
         f"SGLang {version} is not among the releases that specgov knows ({SUPPORTED[0]} to {SUPPORTED[-1]}); "
-        "SPECGOV_ALLOW_UNTESTED=1 at launch uses it all the same, if its names still fit"
+        f"{ALLOW_UNTESTED}=1 at launch uses it all the same, if its names still fit"
     )
 
 
 def plain_decode_mismatch(version: str | None) -> str | None:
     """Why depth 0 must stay SGLang's own on this release, whatever its names; `None`: it need not."""
-    if version in PLAIN_DECODE or switch("SPECGOV_ALLOW_UNTESTED"):
+    if version in PLAIN_DECODE or switch(ALLOW_UNTESTED):
         return None
     return (
         f"plain decoding is not proven on SGLang {version} (but on {', '.join(PLAIN_DECODE)}); "
-        "SPECGOV_ALLOW_UNTESTED=1 at launch uses it all the same, if its names still fit"
+        f"{ALLOW_UNTESTED}=1 at launch uses it all the same, if its names still fit"
     )
 
 

@@ -43,7 +43,7 @@ ALL = 0.995
 """A share of the tokens above which it is not said."""
 FEW = 0.01
 """A share of the tokens below which nothing can be said: after a restart there is hardly anything yet."""
-MODES = ("off", "on", "native", "no_deeper", "no_shallower", "auto")
+MODES = ("off", "on", "native", "no_deeper", "no_shallower", "auto", "fleet")
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +55,8 @@ def register(app: typer.Typer) -> None:
 def status(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Json = False) -> None:
     """What happens now, on one screen; exit code 3 when something needs attention."""
     state = call("GET", url, "/v1/status", token_file)
-    state["brought"] = call("GET", url, "/v1/benefit", token_file).get("against", {})
+    benefit = call("GET", url, "/v1/benefit", token_file)
+    state["brought"] = {key: benefit.get(key) for key in ("since_unix_s", "against")}
     if as_json:
         show_json(state)
     else:
@@ -107,17 +108,34 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
         ("engine", f"{engine['link']}: {engine['detail']}"),
     ]
     if override is not None:
-        end = override["expires_unix_s"]
-        until = "until it is ended" if end is None else f"until {_clock(end)} {_zone()}"
         kept = "" if override["obstacle"] is None else "; kept, not in force"
         limit = f"; {override['limit']}" if override["limit"] else ""
-        lines.insert(1, ("override", f"{override['detail']}, {until}{limit}{kept}"))
+        suspends = f"; suspends the fleet's {override['suspends']}" if override["suspends"] else ""
+        lines.insert(1, ("override", f"{override['detail']}, {_until(override)}{limit}{suspends}{kept}"))
+        if override["resumed"]:
+            given, again = _clock(override["set_unix_s"]), _clock(state["mode_since_unix_s"])
+            lines.insert(2, ("given", f"{given} {_zone()}; in force again, without a break, since {again}"))
     return lines
+
+
+def _until(order: dict[str, Any]) -> str:
+    """When an order ends."""
+    end = order.get("expires_unix_s")
+    until = "" if end is None else f"until {_clock(end)} {_zone()}"
+    if order.get("suspends"):
+        return f"{until}{', or ' if until else ''}until the fleet's order changes or ends"
+    if order.get("scope") == "sidecar":
+        return "until the orders can be read, or one is given"
+    return until or "until it is ended"
 
 
 def override(
     mode: Annotated[
-        str, typer.Argument(help="off, on, native, no_deeper, no_shallower, or auto (which ends the order).")
+        str,
+        typer.Argument(
+            help="off, on, native, no_deeper, no_shallower; auto (ends this pod's order, else suspends the "
+            "fleet's here); or fleet (ends this pod's order and suspension: the fleet's is obeyed)."
+        ),
     ],
     *,
     depth: Annotated[
@@ -131,27 +149,30 @@ def override(
     token_file: TokenFile = None,
     as_json: Json = False,
 ) -> None:
-    """Take over, or hand back: off | on | native | no_deeper | no_shallower | auto.
+    """Take over, or hand back: off | on | native | no_deeper | no_shallower | auto | fleet.
 
     Exit code 3 when the order is kept, but the engine cannot be made to follow it now.
     """
     if mode not in MODES:
         raise BadRequestError(f"MODE must be one of {', '.join(MODES)}, got {mode!r}")
     reason = (reason or "").strip()
-    if mode != "auto" and not reason:
+    if mode == "fleet" and not (depth is None and ttl is None):
+        raise BadRequestError(
+            "fleet goes without --depth and --ttl: the fleet's file says how and until when"
+        )
+    if mode not in ("auto", "fleet") and not reason:
         raise BadRequestError('--reason "..." is needed: whoever comes after you will ask')
-    body = {
-        "mode": mode,
-        "depth": depth,
-        "ttl_s": None if ttl is None else _ttl_s(ttl),
-        "reason": reason or "ended",
-        "actor": actor or me(),
-    }
-    order = call("PUT", url, "/v1/override", token_file, json=body)
+    who = {"reason": reason or ("ended" if mode == "auto" else "back to the fleet's"), "actor": actor or me()}
+    if mode == "fleet":
+        order = call("DELETE", url, "/v1/override", token_file, params=who)
+    else:
+        ttl_s = None if ttl is None else _ttl_s(ttl)
+        body = {"mode": mode, "depth": depth, "ttl_s": ttl_s, **who}
+        order = call("PUT", url, "/v1/override", token_file, json=body)
     if as_json:
         show_json(order)
     else:
-        for line in _order_lines(order):
+        for line in _order_lines(order, mode):
             out.print(addressed(line, url, token_file), markup=False, soft_wrap=True)
     if order["obstacle"] is not None:
         attend()
@@ -165,28 +186,45 @@ def _ttl_s(text: str) -> float:
     return ttl_s
 
 
-def _order_lines(order: dict[str, Any]) -> Iterator[str]:
-    end, auto, replaced = order.get("expires_unix_s"), order["mode"] == "auto", order["replaced"]
-    pin_ended = order.get("pin_ended", False)
-    if auto and replaced is None and not pin_ended:
-        yield "auto: there was no order to end"
+def _order_lines(order: dict[str, Any], asked: str) -> Iterator[str]:
+    replaced, pin_ended, suspends = order.get("replaced"), order.get("pin_ended"), order.get("suspends")
+    none_left = order["mode"] == "auto" and not suspends
+    if none_left and replaced is None and not pin_ended:
+        nothing = (
+            "the fleet has no order: the policy decides" if asked == "fleet" else "there was no order to end"
+        )
+        yield f"{asked}: {nothing}"
         return
-    depth = "" if order.get("depth") is None else f" at depth {order['depth']}"
-    until = f"until {_clock(end)} {_zone()}" if end else "until it is ended: specgov override auto"
-    yield "auto: the policy decides" if auto else f"{order['mode']}{depth}, {until}"
-    if order.get("limit"):
-        yield order["limit"]
+    yield from _in_force(order)
     if pin_ended:
         yield "ended: the pin to off after the engine's crash loop; restarts are counted from nothing"
-    if replaced is not None:
-        yield f"{'ended' if auto else 'replaced'}: {replaced['detail']}"
+    ended = asked in ("auto", "fleet") and not suspends
+    if replaced is not None and not (suspends and replaced["scope"] == "fleet"):
+        yield f"{'ended' if ended else 'replaced'}: {replaced['detail']}"
     if order["obstacle"] is not None:
         yield f"kept, but not in force: {order['obstacle']}"
         yield "it comes into force by itself once that is mended; see specgov status"
-    if not order["durable"] and auto:
+    if not order["durable"] and ended:
         yield "not on disk yet: the order that was ended may come back if the sidecar restarts now"
     elif not order["durable"]:
         yield "not on disk: it is gone if the sidecar restarts"
+
+
+def _in_force(order: dict[str, Any]) -> Iterator[str]:
+    if order.get("suspends"):
+        yield f"auto, on this pod alone: the fleet's {order['suspends']} is suspended here {_until(order)}"
+        yield "to follow the fleet's order again: specgov override fleet"
+    elif order.get("scope") == "fleet":
+        yield f"{order['detail']}, {_until(order)}"
+        yield "to suspend it on this pod alone: specgov override auto"
+    elif order["mode"] == "auto":
+        yield "auto: the policy decides"
+    else:
+        depth = "" if order.get("depth") is None else f" at depth {order['depth']}"
+        until = _until(order) + ("" if order.get("expires_unix_s") else ": specgov override auto")
+        yield f"{order['mode']}{depth}, {until}"
+    if order.get("limit"):
+        yield order["limit"]
 
 
 def decisions(
@@ -259,10 +297,11 @@ def _effect(effect: dict[str, Any]) -> str:
     return f"{effect['state']}, for {effect['for_s']:.0f} s{why}"
 
 
-def _brought(against: dict[str, Any]) -> str:
+def _brought(benefit: dict[str, Any]) -> str:
     """Tokens gained since the sidecar started, with the standard error; what never ran is not known."""
-    names = ("always_on", "always_off")
-    return ", ".join(_gained(name.replace("_", " "), against.get(name, {})) for name in names)
+    names, against, since = ("always_on", "always_off"), benefit["against"] or {}, benefit["since_unix_s"]
+    gained = ", ".join(_gained(name.replace("_", " "), against.get(name, {})) for name in names)
+    return gained if since is None else f"{gained}; counted {_ago(since)}"
 
 
 def _gained(name: str, balance: dict[str, Any]) -> str:
@@ -273,7 +312,8 @@ def _gained(name: str, balance: dict[str, Any]) -> str:
     if share < FEW:
         return f"not known yet against {name}"
     of = "" if share > ALL else f" where that ran too, {100 * share:.0f} % of the tokens"
-    return f"{100 * gain:+.1f} % (± {100 * error:.1f}) against {name}{of}"
+    percent = round(100 * gain, 1) or 0.0  # -0.0 is no loss
+    return f"{percent:+.1f} % (± {100 * error:.1f}) against {name}{of}"
 
 
 def _lease(lease: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ import { armColour, armName, clock, duration } from "./format.js";
 
 /** Conditions under which nothing is controlled, or something is broken; the others are notices. */
 const BAD = new Set(["engine_unreachable", "unauthorized", "no_plugin", "speculation_off", "not_controllable", "wrong_version",
-  "not_sglang", "inert", "ranks_disagree", "hook_errors", "plan_rejected", "engine_crash_loop", "policy_error", "lease_lost"]);
+  "not_sglang", "inert", "ranks_disagree", "hook_errors", "plan_rejected", "engine_crash_loop", "policy_error", "lease_lost", "orders_unread"]);
 
 /** States of the link in which nothing can be said about what the engine follows. */
 const SILENT = new Set(["unreachable", "unauthorized", "not_sglang"]);
@@ -24,7 +24,7 @@ export function glance(status) {
   const inUse = planned(status.depth, status.load?.batch_size) ?? status.depth?.in_use ?? null;
   if (!status.engine) return { title: "Starting", colour: "var(--off)", arm: null };
   if (status.engine.link !== "ready") return { title: "Not in control", colour: "var(--bad-ink)", arm: null };
-  if (status.lease.state === "foreign") return { title: "Another sidecar is in control", colour: "var(--bad-ink)", arm: null };
+  if (status.lease.state === "foreign") return { title: "Another lease holder is in control", colour: "var(--bad-ink)", arm: null };
   if (status.dry_run) return { title: "Dry run: SGLang decides", colour: "var(--native)", arm: null };
   if (!status.depth.wanted) return { title: "SGLang decides", colour: "var(--native)", arm: null };
   if (!inUse) return { title: "Governed, not yet seen at work", colour: "var(--off)", arm: null };
@@ -54,11 +54,23 @@ function ordered(status) {
   const { override, fleet_override: fleet } = status;
   if (!override) return { authority: "The policy", note: `Mode auto since ${clock(status.mode_since_unix_s)}.` };
   const who = override.actor || "someone";
-  const until = override.expires_unix_s ? `until ${clock(override.expires_unix_s)}` : "until it is ended by hand";
+  const until = ends(override);
   const name = override.limit ?? (override.mode === "on" && override.depth ? `on at depth ${override.depth}` : override.mode);
-  const other = fleet && override.scope !== "fleet" ? ` It stands above the fleet's “${fleet.mode}”.` : "";
+  const other = fleet && override.scope !== "fleet" ? ` It ${override.suspends ? "suspends" : "stands above"} the fleet's “${fleet.mode}”.` : "";
   const where = override.scope === "fleet" ? "Fleet override" : "Override";
-  return { authority: `${where}: ${name}`, note: `By ${who} since ${clock(override.set_unix_s)}, ${until}: “${override.reason}”.${other}` };
+  return { authority: `${where}: ${name}`, note: `By ${who} ${since(status)}, ${until}: “${override.reason}”.${other}` };
+}
+
+/** An order that outlived a restart was not in force all the while. */
+function since({ override, mode_since_unix_s: again }) {
+  const given = clock(override.set_unix_s);
+  return override.resumed ? `at ${given}, in force again since ${clock(again)}` : `since ${given}`;
+}
+
+function ends(override) {
+  if (override.scope === "sidecar") return "until the orders can be read or one is given";
+  const times = [override.expires_unix_s && clock(override.expires_unix_s), override.suspends && "the fleet's order changes or ends"].filter(Boolean);
+  return `until ${times.join(" or ") || "it is ended by hand"}`;
 }
 
 function figures(status, latest, benefit) {
@@ -114,7 +126,7 @@ export function statusView(status, samples, benefit) {
     figures: figures(status, samples.at(-1), benefit),
     warnings: warnings(status),
     override: {
-      order: status.override?.scope === "pod" ? status.override : null,
+      order: status.override && status.override.scope !== "fleet" ? status.override : null,
       inForce: inForce(status.override),
       depths: [...new Set((status.depth?.built ?? []).map((arm) => arm.depth).filter((depth) => depth > 0))],
     },

@@ -95,7 +95,7 @@ CONDITION_ALERTS: Mapping[tuple[Condition, ...], Alert] = {
             "SpecgovForeignLease",
             "5m",
             "warning",
-            "Two sidecars want to govern one engine",
+            "Another holder has had the lease at the engine for five minutes",
         ),
         ((Condition.LEASE_LOST,), "SpecgovLeaseLost", "2m", "warning", "The lease at the engine was lost"),
         ((Condition.PLAN_REJECTED,), "SpecgovPlanRejected", "2m", "warning", "SGLang refuses the plan"),
@@ -167,6 +167,13 @@ CONDITION_ALERTS: Mapping[tuple[Condition, ...], Alert] = {
             "5m",
             "warning",
             "Overrides and decisions are not saved",
+        ),
+        (
+            (Condition.ORDERS_UNREAD,),
+            "SpecgovOrdersUnread",
+            "1m",
+            "warning",
+            "An order may be unread, so the sidecar governs nothing",
         ),
         (
             (Condition.TOKEN_EMPTY,),

@@ -154,6 +154,18 @@ def test_a_turn_without_steps_changes_nothing():
     assert balance(benefit, Reference.ALWAYS_ON) == (0.0, 0.0, 0.0)
 
 
+def test_what_ran_ungoverned_tells_speeds_and_is_nobodys_gain():
+    """Under `native`, or after a lease had ended: 1600 tokens that specgov did not bring."""
+    benefit = Benefit()
+    benefit.record([cell(OFF_COLD, steps=50, tokens_per_step=8, step_s=0.008)], BUILT, governed=False)
+    benefit.record([cell(DEEP, steps=100, tokens_per_step=16, step_s=0.010)], BUILT, governed=False)
+    assert balance(benefit, Reference.ALWAYS_OFF) == (0.0, 0.0, 0.0)
+    assert benefit.emitted_tokens == 2000
+    benefit.record([cell(DEEP, steps=100, tokens_per_step=16, step_s=0.010)], BUILT)
+    assert balance(benefit, Reference.ALWAYS_OFF)[:2] == (1600.0, 1000.0)
+    assert benefit.share(Reference.ALWAYS_OFF) == pytest.approx(1600 / 3600)
+
+
 def test_the_share_says_of_how_many_tokens_a_gain_is_known():
     """Off ran at bucket 64 only, 800 tokens; depth 3 at bucket 8 only, 1600: a third, and two thirds."""
     benefit = Benefit()

@@ -417,6 +417,83 @@ def test_override_sends_the_order(invoke, answers):
     assert asked == [("PUT", "/v1/override", {"json": body})]
 
 
+SUSPENDED = {
+    "mode": "auto",
+    "scope": "pod",
+    "expires_unix_s": None,
+    "durable": True,
+    "obstacle": None,
+    "suspends": "off by ann: bad kernel",
+}
+UNTIL = "until the fleet's order changes or ends"
+SAID_SUSPENDED = [
+    f"auto, on this pod alone: the fleet's off by ann: bad kernel is suspended here {UNTIL}",
+    "to follow the fleet's order again: specgov override fleet",
+]
+OF_THE_FLEET = {
+    "mode": "off",
+    "scope": "fleet",
+    "detail": "the fleet's off by ann: bad kernel",
+    "expires_unix_s": None,
+    "durable": True,
+    "obstacle": None,
+}
+FOLLOWED = [
+    "the fleet's off by ann: bad kernel, until it is ended",
+    "to suspend it on this pod alone: specgov override auto",
+]
+
+
+def test_auto_over_an_own_order_says_that_the_fleets_is_obeyed_now(invoke, answers):
+    """What was ended is the pod's; what is in force, the fleet's."""
+    answers(OF_THE_FLEET | {"replaced": {"scope": "pod", "detail": "on by bob: x"}})
+    said = invoke("override", "auto").stdout.splitlines()
+    assert said == [*FOLLOWED, "ended: on by bob: x"]
+
+
+async def test_status_says_when_an_order_was_given_that_outlived_a_restart(make, invoke, answers):
+    """40 s without a sidecar, 41 s until it is in force again: nothing is claimed of these."""
+    first = await make()
+    await first.api.put("/v1/override", json={"mode": "off", "reason": "incident 7", "actor": "jo"})
+    await first.assembly.aclose()
+    first.clock.now_s += 40
+    bench = await make(engine=first.engine)
+    await bench.tick()
+    answers({**bench.assembly.sidecar.status(), "against": {}})
+    printed = invoke("status").stdout
+    given, again = (operate._clock(1_800_000_000.0 + at) for at in (1000, 1041))
+    assert f"{given} {operate._zone()}; in force again, without a break, since {again}" in " ".join(
+        printed.split()
+    )
+
+
+async def test_status_says_which_order_of_the_fleet_is_suspended(make, invoke, answers, tmp_path):
+    """And until when, and what ends it."""
+    file = tmp_path / "override.json"
+    file.write_text('{"mode": "off", "reason": "bad kernel", "actor": "ann"}')
+    bench = await make(fleet__file=str(file))
+    await bench.tick()
+    await bench.api.put("/v1/override", json={"mode": "auto", "reason": "try here", "actor": "jo"})
+    await bench.tick()
+    answers({**bench.assembly.sidecar.status(), "against": {}})
+    printed = " ".join(invoke("status").stdout.split())
+    ends = "until the fleet's order changes or ends; suspends the fleet's off by ann: bad kernel"
+    assert f"auto by jo: try here, {ends}" in printed
+    assert printed.endswith("specgov override fleet")
+
+
+def test_override_fleet_gives_up_what_the_pod_has_for_itself(invoke, answers):
+    """`DELETE`; without an order of the fleet the policy decides."""
+    asked = answers(OF_THE_FLEET)
+    assert invoke("override", "fleet", "--actor", "jo").stdout.splitlines() == FOLLOWED
+    assert asked == [("DELETE", "/v1/override", {"params": {"reason": "back to the fleet's", "actor": "jo"}})]
+    answers({"mode": "auto", "durable": True, "obstacle": None})
+    said = invoke("override", "fleet").stdout.splitlines()
+    assert said == ["fleet: the fleet has no order: the policy decides"]
+    refused = invoke("override", "fleet", "--ttl", "30m")
+    assert refused.exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
@@ -457,6 +534,19 @@ def test_override_sends_the_order(invoke, answers):
             [
                 "auto: the policy decides",
                 "ended: the pin to off after the engine's crash loop; restarts are counted from nothing",
+            ],
+        ),
+        (
+            SUSPENDED | {"replaced": {"scope": "fleet", "detail": "the fleet's off by ann: bad kernel"}},
+            [
+                *SAID_SUSPENDED,
+            ],
+        ),
+        (
+            SUSPENDED | {"replaced": {"scope": "pod", "detail": "auto by jo: x"}},
+            [
+                *SAID_SUSPENDED,
+                "replaced: auto by jo: x",
             ],
         ),
         (
@@ -634,7 +724,16 @@ async def test_status_says_why_a_plan_is_not_applied(make, invoke, answers):
 )
 def test_status_says_what_it_brought(against, said):
     """What was never measured is not 0 %, and what was measured of a part is not said of the whole."""
-    assert operate._brought(against) == said
+    assert operate._brought({"against": against, "since_unix_s": None}) == said
+
+
+def test_status_says_since_when_it_counts(monkeypatch):
+    """A restart begins anew: +15 % of two minutes is another thing than of a week."""
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    against = {"always_off": {"gain": -0.0001, "se_gain": 0.001, "share": 1.0}}
+    assert operate._brought({"against": against, "since_unix_s": 400.0}) == (
+        "not known against always on, +0.0 % (± 0.1) against always off; counted for 10 min"
+    )
 
 
 def test_an_order_that_is_kept_and_not_in_force_says_why_and_ends_with_3(invoke, answers):

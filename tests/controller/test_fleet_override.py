@@ -8,6 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from controller.api_models import OverrideBody
+from controller.fleet_keeper import FleetKeeper
 from controller.fleet_override import FleetOverrideFile
 from controller.order_text import Printable, in_words
 from controller.overrides import Override, Overrides
@@ -46,12 +47,16 @@ def test_the_file_is_followed_when_it_comes_changes_and_goes(file):
     assert file.poll(2.0) is None
 
 
-def test_an_empty_file_means_no_override(file):
-    """A ConfigMap that was emptied ends the override."""
+@pytest.mark.parametrize("content", ["", " \n"])
+def test_an_empty_file_ends_nothing_and_says_how_to_end_it(file, content):
+    """`: > override.json` is a slip as `{` is; what ends an order is to delete the file."""
     write(file, OFF)
     file.poll(0.0)
-    write(file, " \n")
-    assert file.poll(1.0) is None
+    write(file, content)
+    assert file.poll(1.0).mode == "off"
+    assert file.error == f"{file.path} is empty, which ends no order: delete the file to end the fleet's"
+    file.path.unlink()
+    assert file.poll(2.0) is None
     assert file.error is None
 
 
@@ -185,6 +190,19 @@ def layered(tmp_path):
     return file, Overrides(Store(Path(":memory:"), max_rows=100, max_bytes=1 << 20), file)
 
 
+def run_before(overrides, file):
+    """One turn's record of a sidecar that then ends: its store."""
+    FleetKeeper(file, overrides._store).record(None)
+    overrides.record(None)
+    return overrides._store
+
+
+def restarted(store, path):
+    """A sidecar that goes on from `store`."""
+    file = FleetOverrideFile(path)
+    return FleetKeeper(file, store), Overrides(store, file)
+
+
 def order(mode, *, at, expires=None):
     """An order given over REST."""
     return Override(Mode(mode), None, "mine", "ann", at, expires)
@@ -215,6 +233,84 @@ def test_auto_takes_one_pod_out_of_an_order_of_the_fleet(tmp_path):
     assert in_force(overrides, 2.0) == ("auto", "pod")
     overrides.clear()
     assert in_force(overrides, 3.0) == ("off", "fleet")
+
+
+def test_what_auto_suspends_is_that_order_of_the_fleet_and_no_later_one(tmp_path):
+    """The same text written again is the same order; another one is obeyed here too, and so is the next."""
+    file, overrides = layered(tmp_path)
+    write(file, OFF)
+    overrides.set(order("auto", at=1.0))
+    write(file, json.dumps(OFF, indent=2))
+    assert in_force(overrides, 2.0) == ("auto", "pod")
+    write(file, {"mode": "native", "reason": "the kernel hangs"})
+    assert in_force(overrides, 3.0) == ("native", "fleet")
+    assert overrides.end_if_over(3.0).mode is Mode.AUTO
+    write(file, OFF)
+    assert in_force(overrides, 4.0) == ("off", "fleet")
+
+
+def test_what_auto_suspends_ends_with_the_fleets_order(tmp_path):
+    """Deleted and given again, by the same words: it is a new order."""
+    file, overrides = layered(tmp_path)
+    write(file, OFF)
+    overrides.set(order("auto", at=1.0))
+    file.path.unlink()
+    assert overrides.end_if_over(2.0).mode is Mode.AUTO
+    write(file, OFF)
+    assert in_force(overrides, 3.0) == ("off", "fleet")
+
+
+def test_a_suspension_outlives_a_restart_and_a_spoilt_file_but_not_a_newer_order(tmp_path):
+    """Kept with the fleet's order that it suspends; a file that is wrong by then changes nothing."""
+    file, before = layered(tmp_path)
+    write(file, OFF)
+    before.set(order("auto", at=1.0))
+    store = run_before(before, file)
+    write(file, "{")
+    _, after = restarted(store, file.path)
+    assert in_force(after, 2.0) == ("auto", "pod")
+    write(file, {"mode": "native", "reason": "newer"})
+    _, after = restarted(store, file.path)
+    assert in_force(after, 3.0) == ("native", "fleet")
+
+
+def test_auto_ends_the_pods_own_order_before_it_suspends_the_fleets(tmp_path):
+    """Off for the fleet, on here: the first auto leads back to off, the second out of it."""
+    file, overrides = layered(tmp_path)
+    write(file, OFF)
+    overrides.set(order("on", at=1.0))
+    overrides.set(order("auto", at=2.0))
+    assert in_force(overrides, 3.0) == ("off", "fleet")
+    overrides.set(order("auto", at=4.0))
+    assert in_force(overrides, 5.0) == ("auto", "pod")
+
+
+def test_an_order_of_the_pod_stays_through_orders_of_the_fleet(tmp_path):
+    """Off here for a broken card is not lifted because the fleet's order ended: only auto is tied to that."""
+    file, overrides = layered(tmp_path)
+    write(file, {"mode": "native", "reason": "x"})
+    overrides.set(order("off", at=1.0))
+    file.path.unlink()
+    assert in_force(overrides, 2.0) == ("off", "pod")
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"mode": "of", "reason": "x"}'])
+def test_a_file_that_was_spoilt_while_the_sidecar_was_down_ends_nothing(tmp_path, content):
+    """The fleet's order is kept in the database, and ends when the file is deleted."""
+    file, before = layered(tmp_path)
+    write(file, OFF)
+    before.current(1.0)
+    store = run_before(before, file)
+    write(file, content)
+    keeper, after = restarted(store, file.path)
+    assert in_force(after, 2.0) == ("off", "fleet")
+    assert after.fleet_problem is not None
+    file.path.unlink()
+    assert in_force(after, 3.0) is None
+    keeper.record(None)
+    write(file, content)
+    _, later = restarted(store, file.path)
+    assert in_force(later, 4.0) is None
 
 
 def test_auto_without_an_order_of_the_fleet_is_no_order(tmp_path):

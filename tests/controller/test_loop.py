@@ -113,20 +113,47 @@ async def test_a_second_sidecar_observes_and_says_so(make, clock, tmp_path):
     assert first.engine.holder == "b"
 
 
-async def test_a_sidecar_started_twice_says_that_it_is(make):
-    """Same host, same default store: the holder's name looks like its own, and the database is locked."""
+async def test_a_sidecar_started_twice_says_what_is_known_of_the_other(make):
+    """Same host, same default store, which is locked; that the other runs is known once it has renewed."""
     first = await make()
     second = await make(engine=first.engine)
     await first.tick()
     await second.tick()
+    kin = f"{first.engine.holder} holds the lease (by its name a sidecar of this host"
     held = second.loop.last.steered.held_elsewhere
-    cause = "usually one that was started twice, with the same store.path: stop one of the two"
-    assert held == f"{first.engine.holder} holds the lease (another sidecar on this host, {cause})"
+    assert held == f"{kin}; it ends by itself unless it is renewed)"
     status = second.assembly.sidecar.status()
     assert status["headline"] == f"not controlled by this sidecar: {held}"
     messages = {each["condition"]: each["message"] for each in status["conditions"]}
     assert messages["foreign_lease"] == held
     assert "database is locked: another process uses it, usually a sidecar with" in messages["store_degraded"]
+    await first.run(4)
+    await second.tick()
+    assert second.loop.last.steered.held_elsewhere == f"{kin}; it runs: it has renewed its lease)"
+
+
+async def test_a_dead_predecessor_is_not_said_to_run(make, clock, tmp_path):
+    """Killed with its lease live, its database gone: nothing is claimed of it, and it is waited for."""
+    first = await make()
+    await first.run(2)
+    second = await make(engine=first.engine, store__path=str(tmp_path / "new.db"))
+    for _ in range(12):
+        await second.tick()
+        assert "unless it is renewed" in second.loop.last.steered.held_elsewhere
+    await second.run(3)
+    assert second.loop.last.steered.lease is Lease.HELD
+
+
+async def test_a_dry_run_beside_a_governing_sidecar_is_no_fault(make, tmp_path):
+    """It wants no lease: nothing is to be stopped, and its headline says that it is a dry run."""
+    first = await make()
+    second = await make(engine=first.engine, dry_run=True, store__path=str(tmp_path / "b.db"))
+    await first.tick()
+    await second.run(2)
+    assert second.conditions() == {"dry_run"}
+    status = second.assembly.sidecar.status()
+    assert status["headline"].startswith("not controlled, dry run: ")
+    assert status["type"] == ["set dry_run = false and restart it", "specgov explain"]
 
 
 async def test_of_two_sidecars_under_one_name_the_one_that_pushed_last_governs(make, tmp_path):
@@ -143,7 +170,7 @@ async def test_of_two_sidecars_under_one_name_the_one_that_pushed_last_governs(m
     assert [put["schedule"][0]["depth"] for put in first.engine.puts] == [1, 2, 2]
     assert second.loop.last.steered.lease is Lease.HELD
     assert first.loop.last.steered.lease is Lease.FOREIGN
-    said = "a holds the lease (another sidecar under this one's own name, usually one that was started twice"
+    said = "a holds the lease (this sidecar's own name, but not its plan; it"
     assert first.assembly.sidecar.status()["headline"].startswith(f"not controlled by this sidecar: {said}")
     assert await first.loop._steering.shut_down() is False
 

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -100,6 +101,43 @@ async def test_benefit_is_served_and_exported(make):
     assert 'specgov_compared_tokens_total{against="always_off"} 0.0' in metrics
 
 
+async def test_only_what_ran_while_governed_is_compared(make):
+    """Neither under `native`, nor after the lease had ended, nor in a dry run; from when on is said."""
+    bench = await make()
+    compared = lambda body: body["against"]["always_on"]["tokens"]  # noqa: E731
+    await bench.run(4, batch_size=4)
+    governed = (await bench.api.get("/v1/benefit")).json()
+    assert governed["since_unix_s"] == 1_800_001_001.0
+    await bench.api.put("/v1/override", json={"mode": "on", "depth": 3, "reason": "x"})
+    await bench.run(6, batch_size=4)
+    ordered = compared((await bench.api.get("/v1/benefit")).json())
+    assert ordered > compared(governed)
+    await bench.api.put("/v1/override", json={"mode": "native", "reason": "x"})
+    await bench.run(1, batch_size=4)
+    released = compared((await bench.api.get("/v1/benefit")).json())
+    await bench.run(5, batch_size=4)
+    assert compared((await bench.api.get("/v1/benefit")).json()) == released
+    await bench.api.put("/v1/override", json={"mode": "on", "depth": 3, "reason": "x"})
+    await bench.run(3, batch_size=4)
+    before = compared((await bench.api.get("/v1/benefit")).json())
+    assert before > released
+    away = dict.fromkeys(("/speculation", "/v1/loads", "/metrics"), httpx.ConnectError("away"))
+    bench.engine.fail.update(away)
+    await bench.run(30, batch_size=4)
+    bench.engine.fail.clear()
+    await bench.run(1, batch_size=4)
+    assert compared((await bench.api.get("/v1/benefit")).json()) == before
+
+
+async def test_a_dry_run_brings_nothing(make):
+    """It tells how fast things are, and that no token was compared."""
+    bench = await make(dry_run=True)
+    await bench.run(6, batch_size=4)
+    body = (await bench.api.get("/v1/benefit")).json()
+    assert body["measured"]
+    assert {each["tokens"] for each in body["against"].values()} == {0.0}
+
+
 async def test_a_policy_without_a_forecast_shows_no_curve(make):
     """Nothing is made up."""
     bench = await make()
@@ -166,6 +204,85 @@ async def test_the_pods_order_stands_above_the_fleets_and_both_show(make, tmp_pa
     await bench.api.delete("/v1/override")
     await bench.run(3, batch_size=4)
     assert bench.engine.depth == 0
+
+
+async def test_orders_of_the_fleet_are_in_the_log_from_their_first_turn_to_their_end(make, tmp_path):
+    """Who, what and why: coming into force, replaced, ended, over at its time."""
+    file = tmp_path / "override.json"
+    bench = await make(fleet__file=str(file))
+    await bench.run(2)
+    ends = datetime.fromtimestamp(bench.clock.wall() + 15, UTC).isoformat()
+    for content in (
+        {"mode": "off", "reason": "bad kernel", "actor": "ann"},
+        {"mode": "native", "reason": "worse", "actor": "bob"},
+        None,
+        {"mode": "off", "reason": "again", "actor": "ann", "until": ends},
+    ):
+        file.write_text(json.dumps(content)) if content else file.unlink()
+        await bench.run(3)
+    await bench.run(8)
+    page = (await bench.api.get("/v1/decisions", params={"kind": "override"})).json()["decisions"]
+    assert [(row["reason"], row["body"]["detail"]) for row in reversed(page)] == [
+        ("off", "the fleet's off by ann: bad kernel"),
+        ("native", "the fleet's native by bob: worse; replaces the fleet's off by ann: bad kernel"),
+        ("ended", "the fleet's native by bob: worse"),
+        ("off", "the fleet's off by ann: again"),
+        ("expired", "the fleet's off by ann: again"),
+    ]
+    assert {(row["body"]["scope"], row["body"]["actor"]) for row in page} == {
+        ("fleet", "ann"),
+        ("fleet", "bob"),
+    }
+
+
+async def test_a_fleets_file_that_is_emptied_while_the_sidecar_is_down_ends_nothing(make, tmp_path):
+    """Off before and after the restart, and the mistake shows."""
+    file = tmp_path / "override.json"
+    file.write_text(json.dumps({"mode": "off", "reason": "bad kernel"}))
+    first = await make(fleet__file=str(file))
+    await first.run(2, batch_size=4)
+    await first.assembly.aclose()
+    file.write_text("")
+    second = await make(engine=first.engine, fleet__file=str(file))
+    await second.run(3, batch_size=4)
+    assert second.engine.depth == 0
+    assert second.conditions() == {"fleet_override_invalid"}
+
+
+async def test_auto_under_an_order_of_the_fleet_says_what_it_suspends_and_how_to_give_that_up(make, tmp_path):
+    """Tied to that order: a later one is obeyed, and the log tells all of it."""
+    file = tmp_path / "override.json"
+    file.write_text(json.dumps({"mode": "off", "reason": "bad kernel", "actor": "ann"}))
+    bench = await make(fleet__file=str(file))
+    await bench.run(3, batch_size=4)
+    body = {"mode": "auto", "reason": "try here", "actor": "jo"}
+    for _ in range(2):
+        answer = (await bench.api.put("/v1/override", json=body)).json()
+        assert (answer["mode"], answer["scope"], answer["suspends"]) == (
+            "auto",
+            "pod",
+            "off by ann: bad kernel",
+        )
+    await bench.run(3, batch_size=4)
+    assert bench.engine.depth == 2
+    status = (await bench.api.get("/v1/status")).json()
+    assert status["type"] == ["specgov override fleet"]
+    assert (status["override"]["suspends"], status["fleet_override"]["mode"]) == (
+        "off by ann: bad kernel",
+        "off",
+    )
+    explained = (await bench.api.get("/v1/explain")).json()
+    assert "order: suspends the fleet's off by ann: bad kernel" in explained["because"]
+    ends = (
+        "the override ends by itself when the fleet's order changes or ends; at once: specgov override fleet"
+    )
+    assert ends in explained["would_change"]
+    file.write_text(json.dumps({"mode": "native", "reason": "worse", "actor": "bob"}))
+    await bench.run(2, batch_size=4)
+    assert bench.loop.last.override.reason == "worse"
+    rows = bench.assembly.sidecar.decisions(kind="override")
+    assert rows[-2].body["detail"] == "auto by jo: try here; suspends the fleet's off by ann: bad kernel"
+    assert rows[0].reason == "expired"
 
 
 def test_every_file_of_the_page_is_in_the_wheel():

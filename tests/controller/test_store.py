@@ -18,6 +18,7 @@ from controller.errors import StoreError
 from controller.overrides import Override, Overrides
 from controller.settings import load
 from controller.store import MIGRATIONS, LogRow, Store
+from controller.store_words import in_words
 from controller.wiring import keep_store
 from policies.types import Mode
 
@@ -98,6 +99,33 @@ def test_a_corrupt_database_is_an_error_that_names_the_file_and_leaves_it_alone(
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize(
+    ("fault", "remedy"),
+    [
+        ("file is not a database", "move it away, and a new one is made; lost with it are the decision log"),
+        ("database disk image is malformed", "move it away, and a new one is made; lost with it are"),
+        ("database or disk is full", "free its disk: what waits is then written"),
+        ("attempt to write a readonly database", "mount it writable"),
+        ("[Errno 30] Read-only file system: '/var/lib/specgov'", "mount it writable"),
+        ("schema version 9 is newer than this release (3)", "run that release, or move it away; lost"),
+    ],
+)
+def test_each_fault_of_the_database_is_said_with_what_mends_it(fault, remedy):
+    """Nobody frees a disk for a file that is spoilt."""
+    assert in_words(OSError(fault)).startswith(f"{fault}: {remedy}")
+
+
+def test_a_file_that_cannot_be_written_is_said_to_be_so():
+    """SQLite has no other words for it than these: it cannot lock the file."""
+    said = in_words(OSError("disk I/O error"), writable=False)
+    assert said.startswith("disk I/O error, the file is read-only: mount it writable")
+
+
+def test_a_fault_that_is_not_known_is_said_alone():
+    """No advice is made up."""
+    assert in_words(OSError("disk I/O error")) == "disk I/O error"
+
+
 def test_a_database_of_a_later_release_is_refused(tmp_path):
     """Its rows may mean something else."""
     path = tmp_path / "state.db"
@@ -105,7 +133,7 @@ def test_a_database_of_a_later_release_is_refused(tmp_path):
     with sqlite3.connect(path) as db:
         db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     db.close()
-    with pytest.raises(StoreError, match=r"schema version 3 is newer than this release \(2\)"):
+    with pytest.raises(StoreError, match=r"schema version 4 is newer than this release \(3\)"):
         open_store(path)
 
 

@@ -197,6 +197,36 @@ def test_a_guard_that_has_the_last_word_is_named_with_what_is_beneath_it(page, r
     assert view["authorityNote"].startswith(note)
 
 
+@pytest.mark.parametrize(
+    ("order", "note"),
+    [
+        (
+            {"scope": "pod", "resumed": True},
+            r"By ann at 1970-01-01 .*, in force again since \d\d:\d\d:\d\d, until it is ended by hand: “x”\.",
+        ),
+        (
+            {"scope": "pod", "suspends": "off by bob: y"},
+            r"By ann since .*, until the fleet's order changes or ends: “x”. It suspends the fleet's “off”.",
+        ),
+        ({"scope": "sidecar"}, r"By ann since .*, until the orders can be read or one is given: “x”\."),
+    ],
+    ids=["outlived a restart", "suspends the fleet's", "by the sidecar itself"],
+)
+def test_an_order_says_since_when_and_until_when_and_claims_no_more(page, running, order, note):
+    """From what the API says; the button that ends an order is there for each of these."""
+    status = running.get("/v1/status")
+    given = {"mode": "auto", "actor": "ann", "reason": "x", "set_unix_s": 1.0, "expires_unix_s": None}
+    status |= {"guard": None, "override": given | order}
+    status["fleet_override"] = {"mode": "off"} if "suspends" in order else None
+    view = page.execute_async_script(
+        "const [status, done] = arguments;"
+        "import('/ui/model.js').then((m) => done(m.statusView(status, [], null)), (e) => done(`${e}`));",
+        status,
+    )
+    assert re.fullmatch(note, view["authorityNote"])
+    assert view["override"]["order"]
+
+
 def test_an_order_of_the_fleet_shows_as_such(page, running):
     """The fleet's file is followed, and the page says that it is the fleet's."""
     running.fleet.write_text('{"mode": "off", "reason": "all of them", "actor": "ann"}')

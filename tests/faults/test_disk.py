@@ -2,18 +2,76 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from controller import sidecar as sidecar_module
+from controller import store as store_module
 from controller import wiring
 from controller.audit import MAX_WAITING, Audit
 from controller.errors import StoreError
 from controller.overrides import Overrides
 from controller.recording import MAX_WAITING as MOST_TURNS
 from controller.store import Store, StoredOverride
+
+
+class FullDisk(sqlite3.Connection):
+    """On a disk without room: what would write says what SQLite says there; reading and locking work."""
+
+    full = False
+
+    def execute(self, sql, *values):
+        writes = sql.startswith(("INSERT", "DELETE", "UPDATE", "CREATE", "PRAGMA auto_vacuum="))
+        if FullDisk.full and writes:
+            raise sqlite3.OperationalError("database or disk is full")
+        return super().execute(sql, *values)
+
+    def executemany(self, sql, values):
+        for each in values:
+            self.execute(sql, each)
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """A disk that can be full, under every database that is opened meanwhile."""
+    connect = sqlite3.connect
+
+    def on_it(path, **how):
+        return connect(path, **how) if "memory" in str(path) else connect(path, factory=FullDisk, **how)
+
+    monkeypatch.setattr(store_module.sqlite3, "connect", on_it)
+    monkeypatch.setattr(FullDisk, "full", False)
+    return FullDisk
+
+
+def killed(folder):
+    """The files of a sidecar that was killed after it acknowledged an order, which only the journal has."""
+    alive = Store(folder / "alive.db", max_rows=100, max_bytes=1 << 20)
+    alive.save_override(StoredOverride("off", None, "incident 7", "jo", 1_800_000_900.0, None))
+    for end in ("", "-wal"):
+        shutil.copy(folder / f"alive.db{end}", folder / f"state.db{end}")
+    identity = alive.identity
+    alive.close()
+    return folder / "state.db", identity
+
+
+def cannot_be_written(monkeypatch, why="attempt to write a readonly database"):
+    """The file cannot be opened to be written, until the returned switch is turned."""
+    broken, opened = [True], Store.__init__
+
+    def init(store, path, **limits):
+        if broken and str(path) != ":memory:":
+            raise StoreError(f"{path}: {why}")
+        opened(store, path, **limits)
+
+    monkeypatch.setattr(Store, "__init__", init)
+    return broken
 
 
 def reasons(t):
@@ -24,11 +82,12 @@ def reasons(t):
     "content", [b"no database" * 99, b"SQLite format 3\0" + b"x" * 4096], ids=["text", "header"]
 )
 async def test_a_corrupt_database_is_left_alone_and_the_next_one_taken_up(trial, tmp_path, content):
-    """Governed in memory; once the bad file is moved away, order and log are carried over to a new one."""
+    """An order given here is obeyed in memory; once the bad file is away, it and the log go to a new one."""
     path = tmp_path / "state.db"
     path.write_bytes(content)
     t = await trial(store__path=str(path))
-    assert await t.run(12) == {"store_degraded"}
+    assert await t.run(12) == {"store_degraded", "orders_unread"}
+    assert t.engine.puts == []
     assert path.read_bytes() == content
     assert (await t.order(mode="on", depth=1))["durable"] is False
     path.rename(tmp_path / "bad.db")
@@ -38,8 +97,199 @@ async def test_a_corrupt_database_is_left_alone_and_the_next_one_taken_up(trial,
     await t.bench.assembly.aclose()
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT depth, reason FROM override").fetchall() == [(1, "incident 7")]
-        assert {"fixed", "on"} <= {row[0] for row in db.execute("SELECT reason FROM log")}
+        assert {"native", "on"} <= {row[0] for row in db.execute("SELECT reason FROM log")}
     db.close()
+
+
+async def test_an_order_is_obeyed_after_a_restart_on_a_full_disk(trial, tmp_path, disk):
+    """Off, acknowledged; killed; no room at the start: off from the first turn, with its own lease."""
+    path, identity = killed(tmp_path)
+    disk.full = True
+    t = await trial(store__path=str(path))
+    assert await t.run(3) == {"store_degraded"}
+    assert {put["schedule"][0]["depth"] for put in t.engine.puts} == {0}
+    assert t.engine.holder.endswith(identity)
+    answer = (await t.bench.api.get("/v1/override")).json()
+    assert (answer["mode"], answer["actor"], answer["durable"]) == ("off", "jo", True)
+    assert (await t.order(mode="auto"))["durable"] is False
+    disk.full = False
+    await t.recovers()
+    assert t.bench.assembly.keeper.store.override() is None
+
+
+async def test_an_order_is_obeyed_from_a_database_that_can_only_be_read(trial, tmp_path, monkeypatch):
+    """A read-only mount after a kill: what only the journal has is obeyed, and kept once it is writable."""
+    path, identity = killed(tmp_path)
+    broken = cannot_be_written(monkeypatch)
+    t = await trial(store__path=str(path))
+    assert await t.run(3) == {"store_degraded"}
+    assert {put["schedule"][0]["depth"] for put in t.engine.puts} == {0}
+    assert t.engine.holder.endswith(identity)
+    answer = (await t.bench.api.get("/v1/override")).json()
+    assert (answer["mode"], answer["actor"], answer["durable"]) == ("off", "jo", True)
+    broken.clear()
+    await t.recovers()
+    assert t.bench.loop.last.override.actor == "jo"
+    assert t.bench.assembly.keeper.store.override().actor == "jo"
+
+
+async def test_what_was_ended_here_is_not_taken_for_kept_while_it_can_only_be_read(
+    trial, tmp_path, monkeypatch
+):
+    """Auto is in force and says that the order may come back; it does not once the file can be written."""
+    path, _ = killed(tmp_path)
+    broken = cannot_be_written(monkeypatch)
+    t = await trial(store__path=str(path))
+    await t.run(1)
+    assert (await t.order(mode="auto"))["durable"] is False
+    await t.run(1)
+    assert t.engine.plan["schedule"][0]["depth"] == 2
+    broken.clear()
+    await t.recovers()
+    assert t.bench.assembly.keeper.store.override() is None
+
+
+async def test_while_an_order_may_be_unread_nothing_is_put_in_force_and_it_is_said(trial, tmp_path):
+    """In status, explain, the order's answer, the log; the first order given here is obeyed again."""
+    path = tmp_path / "state.db"
+    path.write_bytes(b"no database" * 99)
+    t = await trial(store__path=str(path))
+    assert await t.run(3) == {"store_degraded", "orders_unread"}
+    assert t.engine.puts == []
+    unread = "orders given before could not be read, so one may be unread"
+    answer = (await t.bench.api.get("/v1/override")).json()
+    assert [answer[key] for key in ("mode", "scope", "actor", "reason", "durable")] == [
+        "native",
+        "sidecar",
+        "specgov",
+        unread,
+        False,
+    ]
+    status = (await t.bench.api.get("/v1/status")).json()
+    assert (
+        status["headline"] == f"SGLang chooses by itself (override by specgov): native, by specgov: {unread}"
+    )
+    said = {each["condition"]: each["message"] for each in status["conditions"]}
+    assert said["orders_unread"].startswith(f"{unread}: {path}: file is not a database: move it away")
+    explained = (await t.bench.api.get("/v1/explain")).json()
+    ends = "the override ends by itself when the orders can be read; at once: specgov override auto"
+    assert ends in explained["would_change"]
+    assert "native" in reasons(t)
+    await t.order(mode="auto")
+    assert await t.run(2) == {"store_degraded"}
+    assert t.engine.plan["schedule"][0]["depth"] == 2
+
+
+async def test_an_order_that_no_release_knows_is_an_unread_one(trial, tmp_path):
+    """A row that cannot be understood is no reason to draft, nor to fail at the start."""
+    path, _ = killed(tmp_path)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE override SET mode = 'sideways'")
+    db.close()
+    t = await trial(store__path=str(path))
+    assert await t.run(2) == {"orders_unread"}
+    assert t.engine.puts == []
+
+
+async def test_an_order_of_the_fleet_is_obeyed_while_one_of_the_pod_may_be_unread(trial, tmp_path):
+    """It is known, and given by somebody."""
+    path, fleet = tmp_path / "state.db", tmp_path / "fleet.json"
+    path.write_bytes(b"no database" * 99)
+    fleet.write_text('{"mode": "off", "reason": "all of them"}')
+    t = await trial(store__path=str(path), fleet__file=str(fleet))
+    await t.run(2)
+    assert t.engine.plan["schedule"][0]["depth"] == 0
+
+
+async def test_a_file_that_becomes_legible_gives_its_order(trial, tmp_path):
+    """Spoilt at the start, put right while the sidecar runs, still not writable: jo's off, and no doubt."""
+    path, _ = killed(tmp_path)
+    journal = path.with_name("state.db-wal")
+    journal.rename(tmp_path / "kept")
+    right = path.read_bytes()
+    path.write_bytes(b"no database" * 99)
+    with pytest.MonkeyPatch.context() as patch:
+        cannot_be_written(patch)
+        t = await trial(store__path=str(path))
+        assert "orders_unread" in await t.run(2)
+        path.write_bytes(right)
+        (tmp_path / "kept").rename(journal)
+        assert await t.run(12) == {"store_degraded"}
+        assert t.engine.plan["schedule"][0]["depth"] == 0
+        assert t.bench.loop.last.override.actor == "jo"
+        assert "resumed" in reasons(t)
+
+
+async def test_of_an_order_that_outlived_a_restart_nothing_is_claimed_for_before_it(trial, tmp_path):
+    """Given 101 s before this sidecar's first turn: in force since that turn, and it says so."""
+    path, _ = killed(tmp_path)
+    t = await trial(store__path=str(path))
+    await t.run(3)
+    status = (await t.bench.api.get("/v1/status")).json()
+    assert status["mode"] == "off"
+    assert status["override"]["set_unix_s"] == 1_800_000_900.0
+    assert status["mode_since_unix_s"] == 1_800_001_001.0
+    assert status["override"]["resumed"] is True
+    explained = (await t.bench.api.get("/v1/explain")).json()["because"]
+    assert "order: given at 2027-01-15 08:15:00 UTC, in force again since 08:16:41" in explained
+    assert [row.reason for row in t.bench.assembly.sidecar.decisions(kind="override")] == ["resumed"]
+    await t.order(mode="native")
+    await t.run(2)
+    status = (await t.bench.api.get("/v1/status")).json()
+    assert status["mode_since_unix_s"] == status["override"]["set_unix_s"]
+    assert status["override"]["resumed"] is False
+
+
+ON_A_DISK_OF_ITS_OWN = """
+import os, pathlib, subprocess, sys
+from controller.orders_file import read_orders
+from controller.store import Store, StoredOverride
+path = pathlib.Path(sys.argv[1]) / "state.db"
+def opened(): return Store(path, max_rows=100, max_bytes=1 << 20)
+if os.fork() == 0:
+    opened().save_override(StoredOverride("off", None, "x", "jo", 1.0, None))
+    os.kill(os.getpid(), 9)
+os.wait()
+with (path.parent / "filler").open("wb", buffering=0) as filler:
+    try:
+        while True: filler.write(bytes(1024))
+    except OSError: pass
+store = opened()
+print(store.override().mode, store.durable)
+try: store.save_override(None)
+except Exception as error: print(str(error).partition(": ")[2])
+store.close()
+(path.parent / "filler").unlink()
+subprocess.run(["mount", "-o", "remount,ro", path.parent], check=True)
+print(read_orders(path).override.mode)
+subprocess.run(["mount", "-o", "remount,rw", path.parent], check=True)
+opened().close()
+subprocess.run(["mount", "-o", "remount,ro", path.parent], check=True)
+print(sorted(each.name for each in path.parent.iterdir()), read_orders(path).override.mode)
+try: opened()
+except Exception as error: print(type(error).__name__)
+"""
+
+
+@pytest.mark.slow
+def test_a_real_full_disk_and_a_real_read_only_mount_after_kill_9(tmp_path):
+    """600 kB of tmpfs, killed, filled, then mounted read-only: the order is read each time."""
+    mount = f"mount -t tmpfs -o size=600k tmpfs {tmp_path}"
+    may = subprocess.run(["unshare", "-rm", "sh", "-c", mount], check=False, capture_output=True)
+    if may.returncode:
+        pytest.skip("this system lets nobody mount a disk of their own")
+    script = f'{mount} && exec "$0" -c "$1" {tmp_path}'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, sys.executable, ON_A_DISK_OF_ITS_OWN],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    said = done.stdout.splitlines()
+    full = "database or disk is full: free its disk: what waits is then written"
+    closed = "['state.db'] off"
+    assert said == ["off True", full, "off", closed, "StoreError"], done.stderr
 
 
 async def test_a_database_that_is_late_gives_back_the_order_that_was_in_force(trial, tmp_path):

@@ -1,5 +1,8 @@
 """Turn output folders of drive.py into one JSON of figures:  analyse.py NAME=FOLDER ... > results.json
 
+With a file first, analyse.py results.json NAME[=FOLDER] ..., a NAME alone stays as that file has it.
+Of a run that held both, FOLDER#traces is its traces, FOLDER#levels its other windows.
+
 Throughput and step times come from the servers' step logs (exact time stamps, tokens of unfinished requests),
 latencies from the clients.  Nothing here invents a figure: what a window does not show is null.
 
@@ -21,6 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE / "product" if (HERE / "product").is_dir() e
 from figures.steplog import StepLog  # noqa: E402 - the path comes first
 from figures.switches import bursts, ranks, toggles  # noqa: E402
 from figures.windows import clients, comparisons, goal, summary, traces  # noqa: E402
+from sections import runs  # noqa: E402
 
 KEPT = (
     "speculation",
@@ -43,8 +47,13 @@ KEPT = (
 
 
 def analyse(folder: Path) -> dict:
-    """Everything that one plan found."""
+    """Everything that one plan found, or the part of it that is named behind a #."""
+    name, _, part = str(folder).partition("#")
+    folder = Path(name)
     records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    if part:
+        wanted = {"traces": True, "levels": False}[part]
+        records = [r for r in records if r["kind"] != "window" or (r.get("trace") is not None) == wanted]
     names = [r["server"] for r in records if r["kind"] == "start"]
     logs = {name: StepLog(folder, name) for name in names}
     requests = {name: _lines(folder / f"{name}.requests.jsonl") for name in names}
@@ -92,5 +101,8 @@ def _lines(path: Path) -> list[dict]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] and sys.argv[1].endswith(".json"):
+        runs(Path(sys.argv[1]), sys.argv[2:], analyse)
+        sys.exit()
     pairs = [a.split("=", 1) for a in sys.argv[1:]]
     json.dump({name: analyse(Path(folder)) for name, folder in pairs}, sys.stdout, separators=(",", ":"))

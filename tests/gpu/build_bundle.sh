@@ -1,17 +1,20 @@
 #!/bin/bash
-# Build bundle.tar.xz (about 45 MB; holds one folder, sg): SGLang 0.5.17 and the Python packages that the GPU machine lacks.
+# Build bundle.tar.xz (about 45 MB; holds one folder, sg): SGLang and the Python packages that the GPU machine lacks.
 #
-#   build_bundle.sh OUTDIR [WORKDIR]
+#   [SGLANG=0.5.17] build_bundle.sh OUTDIR [WORKDIR]
 #
+# SGLANG  the release: one of the folders of releases/, which say what it takes (default: 0.5.17)
 # Runs on the preparation machine: any Python with pip (3.11 is fine; the wheels taken are those for 3.12), patch, strip, xz.
 # WORKDIR (default: a fresh temporary folder) keeps the downloaded wheels, about 460 MB: give the same one again to skip the download.
 # PIP     pip's command                                                        (default: python3 -m pip)
 # CACHES  an older bundle.tar.xz whose JIT caches are taken over               (default: none; see prebuild/)
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n 2,10p "$0"; exit 2; }
+[ $# -ge 1 ] || { sed -n 2,11p "$0"; exit 2; }
 HERE=$(cd "$(dirname "$0")" && pwd); mkdir -p "$1"; OUT=$(cd "$1" && pwd)
 W=${2:-$(mktemp -d)}; mkdir -p "$W/wheels"; W=$(cd "$W" && pwd)
-PIP=${PIP:-python3 -m pip}; CACHES=${CACHES:-none}
+PIP=${PIP:-python3 -m pip}; CACHES=${CACHES:-none}; SGLANG=${SGLANG:-0.5.17}; R=$HERE/releases/$SGLANG
+[ -e "$R/release.sh" ] || { echo "SGLANG must be one of $(ls "$HERE/releases" | xargs), got $SGLANG" >&2; exit 2; }
+EMPTY=(); . "$R/release.sh"   # KERNEL, FLASHINFER, LEAVE_OUT, EMPTY, ANY_TOKENIZERS
 SG=$W/sg; S=$SG/site; rm -rf "$SG"; mkdir -p "$S"
 for t in patch strip xz tar; do command -v $t >/dev/null || { echo "missing: $t" >&2; exit 1; }; done
 
@@ -21,10 +24,10 @@ for n in $(seq 39 -1 5); do TARGET+=(--platform manylinux_2_${n}_x86_64); done
 TARGET+=(--platform manylinux2014_x86_64 --platform manylinux2010_x86_64 --platform manylinux1_x86_64)
 
 echo "== wheels -> $W/wheels"
-$PIP download -q --disable-pip-version-check "${TARGET[@]}" -d "$W/wheels" -r "$HERE/requirements.txt" sglang==0.5.17 sglang-kernel==0.4.5 flashinfer-python==0.6.15.post1
+$PIP download -q --disable-pip-version-check "${TARGET[@]}" -d "$W/wheels" -r "$R/requirements.txt" "sglang==$SGLANG" "sglang-kernel==$KERNEL" "flashinfer-python==$FLASHINFER"
 
 echo "== packages -> $S"
-$PIP install -q --disable-pip-version-check --no-index --find-links "$W/wheels" "${TARGET[@]}" --no-compile --target "$S" -r "$HERE/requirements.txt"
+$PIP install -q --disable-pip-version-check --no-index --find-links "$W/wheels" "${TARGET[@]}" --no-compile --target "$S" -r "$R/requirements.txt"
 
 # The three big ones are unpacked without the parts that this use never touches.
 unpack() {   # WHEEL PATTERN_TO_LEAVE_OUT...
@@ -38,14 +41,15 @@ for i in z.infolist():
     if not i.is_dir() and i.external_attr >> 16 & 0o111: os.chmod(p, 0o755)
 PY
 }
-unpack "$W"/wheels/sglang-0.5.17-*.whl           'sglang/multimodal_gen/*' 'sglang/test/*' 'sglang/benchmark/datasets/*' 'sglang/kernels/jit/benchmark/*' 'tools/*'
-unpack "$W"/wheels/sglang_kernel-0.4.5-*.whl     '*flash_ops*' '*flashmla_ops*' '*sm100*' '*infllm_ops*' 'triton_kernels/*'
-unpack "$W"/wheels/flashinfer_python-0.6.15.post1-*.whl 'flashinfer/data/cutlass/*' 'flashinfer/data/cccl/*' 'flashinfer/data/spdlog/*'
+unpack "$W/wheels/sglang-$SGLANG"-*.whl "${LEAVE_OUT[@]}"
+unpack "$W/wheels/sglang_kernel-$KERNEL"-*.whl '*flash_ops*' '*flashmla_ops*' '*sm100*' '*infllm_ops*' 'triton_kernels/*'
+unpack "$W/wheels/flashinfer_python-$FLASHINFER"-*.whl 'flashinfer/data/cutlass/*' 'flashinfer/data/cccl/*' 'flashinfer/data/spdlog/*' "${LEAVE_OUT[@]}"
+for folder in "${EMPTY[@]}"; do mkdir -p "$S/$folder" && touch "$S/$folder/.keep"; done
 
 echo "== patch, strip"
-# the GPU machine's own tokenizers (0.23.x) is newer than transformers 5.12.1 asks for, and works
-sed -i 's/"tokenizers": "tokenizers[^"]*"/"tokenizers": "tokenizers"/' "$S/transformers/dependency_versions_table.py"
-(cd "$S" && patch -p1 < "$HERE/bundle.patch")
+[ "$ANY_TOKENIZERS" = 0 ] || sed -i 's/"tokenizers": "tokenizers[^"]*"/"tokenizers": "tokenizers"/' "$S/transformers/dependency_versions_table.py"
+[ ! -e "$R/bundle.patch" ] || (cd "$S" && patch -p1 < "$R/bundle.patch")
+[ ! -d "$R/stand_ins" ] || cp -r "$R/stand_ins/." "$S/"
 rm -rf "$S/bin" "$S/xgrammar/lib/libxgrammar.a" "$S"/torch_memory_saver*cu12*
 find "$S" -name '*.so*' -size +300k -exec strip --strip-unneeded {} \; || true
 cp -r "$HERE/boot" "$SG/"

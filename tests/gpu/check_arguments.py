@@ -1,6 +1,7 @@
 """Parse the arguments of every server of every plan with the real SGLang:  check_arguments.py [PLAN ...]
 
-Needs SGLang 0.5.17 (the bundle on PYTHONPATH, Python 3.12) and no GPU; servers are described, not started.
+Needs SGLang (a bundle's `site` on PYTHONPATH, `SG` naming the bundle, Python 3.12) and no GPU; servers are
+described, not started.
 Environment variables of the plans (ATTENTION=fa3 ...) apply.
 """
 
@@ -25,6 +26,7 @@ sys.path[:0] = [
 
 from kit.engines import GpuEngine  # noqa: E402 - the path comes first
 from kit.rehearsal import Rehearsal  # noqa: E402
+from no_gpu import pretend_h200  # noqa: E402
 
 
 class OnlyStarts(Rehearsal):
@@ -44,24 +46,6 @@ async def commands(plan: Path) -> list[tuple[str, list[str]]]:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     return [(server.name, server.command) for server in kit.seen]
-
-
-def pretend_h200() -> None:
-    """Answer SGLang's questions about the device as an H200 would, so that the arguments can be resolved."""
-    import torch  # noqa: PLC0415 - takes seconds
-
-    cuda = torch.cuda
-    cuda.is_available = lambda: True
-    cuda.device_count = lambda: 8
-    cuda.current_device = lambda: 0
-    cuda.get_device_capability = lambda *_: (9, 0)
-    cuda.get_device_name = lambda *_: "NVIDIA H200"
-    cuda.mem_get_info = lambda *_: (140 << 30, 141 << 30)
-    properties = types.SimpleNamespace(
-        total_memory=141 << 30, multi_processor_count=132, major=9, minor=0, name="NVIDIA H200"
-    )
-    cuda.get_device_properties = lambda *_: properties
-    sys.meta_path.insert(0, AnyKernel())
 
 
 class AnyKernel(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -90,6 +74,7 @@ class AnyKernel(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def main() -> int:
     """The exit status is the number of servers whose arguments SGLang refuses."""
     pretend_h200()
+    sys.meta_path.insert(0, AnyKernel())
     import sglang.srt.utils.common as common  # noqa: PLC0415 - the host, late
 
     common.get_nvgpu_memory_capacity = lambda: 143771

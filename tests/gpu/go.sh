@@ -14,10 +14,9 @@ if [ "$1" = part ]; then
   exit
 fi
 if [ "$1" != - ]; then
-  [ -d "$SG/site/sglang" ] || { mkdir -p "$SG" && tar -xJf "$HERE/bundle.tar.xz" -C "$SG" --strip-components=1; } || exit 1
-  [ ! -d "$HERE/tvm" ] || cp -rn "$HERE/tvm/." "$SG/tvm/" 2>/dev/null
+  "$HERE/unpack.sh" || exit 1
   # the plan must survive the next call's transfer, so it runs from a copy
-  [ "$HERE" = "$K" ] || { rm -rf "$K"; mkdir -p "$K" && (cd "$HERE" && cp -r go.sh drive.py kit kernels models plans plugin product "$K/"); } || exit 1
+  [ "$HERE" = "$K" ] || { rm -rf "$K"; mkdir -p "$K" && (cd "$HERE" && cp -r go.sh unpack.sh drive.py kit kernels models plans plugin product "$K/"); } || exit 1
   rm -rf "${O:?}/$1"; mkdir -p "$O/$1"; echo "$1" > "$O/current"
   (cd "$K" && exec setsid nohup python3 -B drive.py "plans/$1.py" "$O/$1" --seconds "${PLAN_SECONDS:-540}" > "$O/$1/drive.log" 2>&1 & echo $! > "$O/$1/pid")
 fi

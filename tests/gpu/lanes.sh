@@ -47,9 +47,8 @@ fi
 if [ "$1" = stop ]; then end_all "$O/lanes.pid" "$O"/*/*.pid; exit; fi
 if [ "$1" = start ]; then
   shift
-  [ -d "$SG/site/sglang" ] || { mkdir -p "$SG" && tar -xJf "$HERE/bundle.tar.xz" -C "$SG" --strip-components=1; } || exit 1
-  [ ! -d "$HERE/tvm" ] || cp -rn "$HERE/tvm/." "$SG/tvm/" 2>/dev/null
-  [ "$HERE" = "$K" ] || { rm -rf "$K"; mkdir -p "$K" && (cd "$HERE" && cp -r go.sh lanes.sh drive.py kit kernels models plans plugin product "$K/"); } || exit 1
+  "$HERE/unpack.sh" || exit 1
+  [ "$HERE" = "$K" ] || { rm -rf "$K"; mkdir -p "$K" && (cd "$HERE" && cp -r go.sh unpack.sh lanes.sh drive.py kit kernels models plans plugin product "$K/"); } || exit 1
   export END=$(($(date +%s) + ${HOLD_S:-86400}))
   rm -f "$O/DONE"; setsid nohup "$K/lanes.sh" run "$@" > "$O/lanes.log" 2>&1 < /dev/null &
   echo $! > "$O/lanes.pid"; sleep 2; echo started; exit

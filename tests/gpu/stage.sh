@@ -1,13 +1,13 @@
 #!/bin/bash
 # Put what the GPU machine needs into a folder that git ignores:  stage.sh FOLDER [BUNDLE.tar.xz]
 # The kit, the product (controller, policies, sglang_hooks and a dist-info that names its plugin) and, if given, the bundle.
-# TVM=FOLDER: more compiled kernels than the bundle has (prebuild/tvm_jit.py).
+# TVM=FOLDER: more compiled kernels than the bundle has (prebuild/tvm_jit.py); for 0.5.23 with FOLDER/triton and FOLDER/flashinfer.
 # Without a bundle (a machine that has it unpacked already, or a run on the CPU engine) FOLDER is about 1 MB.
 set -eu
 [ $# -ge 1 ] || { sed -n 2,5p "$0"; exit 2; }
 HERE=$(cd "$(dirname "$0")" && pwd); ROOT=$(cd "$HERE/../.." && pwd); mkdir -p "$1"; D=$(cd "$1" && pwd)
 rm -rf "$D/product" "$D/kit" "$D/kernels" "$D/plans" "$D/plugin" "$D/models"
-cp -r "$HERE"/{go.sh,lanes.sh,drive.py,kit,kernels,models,plans,plugin} "$D/"
+cp -r "$HERE"/{go.sh,unpack.sh,lanes.sh,drive.py,kit,kernels,models,plans,plugin} "$D/"
 cp "$ROOT/tests/engine/oracle_drafts.py" "$D/plugin/"; info="$D/plugin/oracle_drafts-0.0.1.dist-info"; mkdir -p "$info"
 printf 'Metadata-Version: 2.1\nName: oracle-drafts\nVersion: 0.0.1\n' > "$info/METADATA"
 printf '[sglang.srt.plugins]\noracle_drafts = oracle_drafts:register\n' > "$info/entry_points.txt"
@@ -20,7 +20,7 @@ version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$ROOT/sglang_hooks/__init__.p
 info="$D/product/specgov-$version.dist-info"; mkdir -p "$info"
 printf 'Metadata-Version: 2.1\nName: specgov\nVersion: %s\n' "$version" > "$info/METADATA"
 printf '[sglang.srt.plugins]\nspecgov = sglang_hooks.plugin:register\n' > "$info/entry_points.txt"
-[ -z "${TVM:-}" ] || { rm -rf "$D/tvm"; cp -r "$TVM" "$D/tvm"; }
+[ -z "${TVM:-}" ] || { rm -rf "$D/tvm"; cp -r "$TVM" "$D/tvm"; mkdir -p "$D/prebuild"; cp "$HERE/prebuild/tvm_jit.py" "$D/prebuild/"; }
 find "$D" -name __pycache__ -prune -exec rm -rf {} +
 [ $# -lt 2 ] || cp "$2" "$D/bundle.tar.xz"
 du -sh "$D"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from figures.arrivals import host_ms, rest  # noqa: E402
 from figures.steplog import StepLog  # noqa: E402
 from figures.switches import ranks, toggles  # noqa: E402
 from figures.windows import clients, goal, steady, summary, traces  # noqa: E402
+from prefill_law import fit  # noqa: E402
 from proof import chi_square  # noqa: E402
 from sections import fill, runs  # noqa: E402
 
@@ -263,3 +265,12 @@ def test_a_cell_of_too_few_gaps_is_no_cell():
     """Twenty gaps are a cell, nineteen are none, and a row without cells is no row."""
     found = {"plain": {1: [5.0] * 20, 8: [6.0] * 19}, "depth_1": {1: [7.0] * 3}}
     assert profile("x", found) == {"schema": 1, "name": "x", "step_ms": {"plain": {"1": 5.0}}}
+
+
+def test_what_a_prefill_batch_and_a_request_in_it_cost_is_told_apart():
+    """Made of 11 ms a batch and 2 ms a request: found again, whatever the step alone takes."""
+    made = [(step_ms, n) for step_ms in (5.0, 12.0) for n in (0.1, 0.5, 1.5)]
+    windows = [
+        {"step_ms": step_ms, "n": n, "ms": step_ms + 11 * (1 - math.exp(-n)) + 2 * n} for step_ms, n in made
+    ]
+    assert fit(windows) == pytest.approx((11.0, 2.0))

@@ -236,16 +236,34 @@ def test_what_was_proven_has_nothing_against_it(path, arch):
 
 
 @pytest.mark.parametrize(
-    ("backend", "on", "reason"),
+    ("allowed", "backend", "reason"),
     [
-        (triton(), target(), None),
-        (triton(), target(arch="MLA"), "with MLA only its kernel was measured"),
-        (backend_of(AMX), target(), "its speed was not measured on this backend"),
+        ("0", triton(), "SPECGOV_ALLOW_UNTESTED=1 and SPECGOV_CHAIN_VERIFY=1 at launch use it all the same"),
+        ("1", triton(), None),
+        ("1", backend_of(FLASHINFER), "is not one of those known to be right"),
     ],
 )
-def test_what_was_not_measured_on_a_server_has_to_be_asked_for(backend, on, reason):
+def test_on_a_release_where_it_was_not_run_a_known_backend_can_be_allowed(
+    monkeypatch, allowed, backend, reason
+):
+    """A backend that is known on no release cannot."""
+    monkeypatch.setenv("SPECGOV_ALLOW_UNTESTED", allowed)
+    said = why_not(backend, target(), "0.5.22")
+    assert (said is None) if reason is None else said.endswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("backend", "on", "release", "reason"),
+    [
+        (triton(), target(), "0.5.17", None),
+        (triton(), target(), "0.5.23", "it was not run on SGLang 0.5.23"),
+        (triton(), target(arch="MLA"), "0.5.17", "with MLA only its kernel was measured"),
+        (backend_of(AMX), target(), "0.5.23", "its speed was not measured on this backend"),
+    ],
+)
+def test_what_was_not_measured_on_a_server_has_to_be_asked_for(backend, on, release, reason):
     """And the reason says what to type."""
-    said = why_not_unasked(backend, on)
+    said = why_not_unasked(backend, on, release)
     assert (said is None) if reason is None else (reason in said and "SPECGOV_CHAIN_VERIFY=1" in said)
 
 

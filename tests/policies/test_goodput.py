@@ -173,7 +173,9 @@ def test_an_arm_that_meets_the_objective_is_kept_and_one_that_misses_it_is_left(
 
 def known(one: Arm, one_s: float, other: Arm, other_s: float) -> dict[str, object]:
     """A state in which both arms were timed at 24 requests, a thousand steps each."""
-    cells = [[24, a.depth, "on", 1000.0, s, 0.001, 24.0, 300.0] for a, s in ((one, one_s), (other, other_s))]
+    cells = [
+        [24, a.depth, "on", 1000.0, s, 0.001, 24.0, 300.0, 0.0] for a, s in ((one, one_s), (other, other_s))
+    ]
     state = Goodput().export_state()
     cost = {"cells": cells, "slopes": [], "context_tokens_per_request": 300.0}
     seen = {"hits": [3000.0, 2200.0], "exposed": [4000.0, 3000.0]}

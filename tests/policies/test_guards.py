@@ -8,7 +8,19 @@ import pytest
 
 from policies.guards import Contained, DryRun, Dwell, Freshness, GuardParams, SwitchBudget, stack
 from policies.override import Override
-from policies.types import Action, Arm, Decision, Directive, Gear, Mode, Observation, Reason, Row, Schedule
+from policies.types import (
+    Action,
+    Arm,
+    Decision,
+    Directive,
+    Gear,
+    Mode,
+    Observation,
+    Probe,
+    Reason,
+    Row,
+    Schedule,
+)
 
 COLD, WARM = Arm(0, Gear.COLD), Arm(0, Gear.WARM)
 BUILT = (WARM, COLD, Arm(1), Arm(2), Arm(3))
@@ -22,8 +34,12 @@ class Script:
     def __init__(self, depth=3):
         self.depth = depth
         self.schedule = None
+        self.probe = None
 
     def decide(self, observation):
+        if self.probe:
+            arm = Arm(self.depth)
+            return Decision(Action.GOVERN, Reason.FIXED, "x", Schedule.constant(arm), self.probe)
         if self.schedule:
             return Decision(Action.GOVERN, Reason.FIXED, str(self.schedule), self.schedule)
         if self.depth is None:
@@ -66,6 +82,31 @@ def test_suspect_input_holds_and_says_why():
     held = guard.decide(at(0, suspect=("running_zero_with_queue",)))
     assert (held.action, held.reason) == (Action.HOLD, Reason.SUSPECT_INPUT)
     assert held.detail == "held: running_zero_with_queue"
+
+
+@pytest.mark.parametrize(
+    "guard_of",
+    [
+        lambda script: Dwell(script, down_s=100, up_s=100),
+        lambda script: SwitchBudget(script, max_switches=1, window_s=100),
+    ],
+)
+def test_a_change_that_is_held_does_not_hold_its_probe(guard_of):
+    """What a probe teaches does not depend on the change; one of what is in force teaches nothing."""
+    script = Script(1)
+    guard = guard_of(script)
+    guard.decide(at(0))
+    script.depth = 2
+    guard.decide(at(200, in_force=Schedule.constant(Arm(1))))
+    script.depth, in_force = 3, Schedule.constant(Arm(2))
+    script.probe = Probe(Arm(1), 8, 8, 1, 7, 1)
+    held = guard.decide(at(201, in_force=in_force))
+    assert (held.action, held.schedule, held.probe) == (Action.GOVERN, in_force, script.probe)
+    assert held.detail.startswith("held")
+    for probe, now in ((Probe(Arm(2), 8, 8, 1, 7, 1), in_force), (script.probe, None), (None, in_force)):
+        script.probe = probe
+        held = guard.decide(at(202, in_force=now))
+        assert (held.action, held.schedule, held.probe) == (Action.HOLD, None, None)
 
 
 def test_off_is_quick_and_on_is_patient():

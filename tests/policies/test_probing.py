@@ -57,6 +57,14 @@ def test_a_probe_that_changed_the_choice_ends_the_rests_of_its_bucket() -> None:
     assert not prober._rests
 
 
+def test_an_arm_that_promises_more_and_is_not_sure_yet_does_not_rest() -> None:
+    """Its next burst may settle it."""
+    prober = Prober()
+    pretend(prober)
+    prober.progress(Ran(8, 7, 1.0), 0.0, OFF_COLD, cap_s=1000.0, ahead=True)
+    assert not prober._rests
+
+
 def test_a_probe_without_a_timed_step_is_no_answer() -> None:
     """Prefills came between all its steps: it may be repeated at once."""
     prober = Prober()

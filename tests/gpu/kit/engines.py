@@ -1,4 +1,4 @@
-"""How a setup becomes a command: real SGLang 0.5.17 on a GPU, or the real 0.5.23 on a CPU to try a plan."""
+"""How a setup becomes a command: SGLang from a bundle on a GPU, or the real 0.5.23 on a CPU to try a plan."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ HERE = Path(__file__).resolve().parent.parent
 PRODUCT = HERE / "product"
 """Made by `stage.sh`: controller, policies, sglang_hooks and a dist-info that names the plugin."""
 
+_RELEASE_ENV = {
+    # the bundle has kernels that were built for the GPU machine's torch, not those that the release asks for,
+    # and its own folder for what SGLang compiles
+    "0.5.23": {"SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1", "SGLANG_JIT_CACHE_DIR": "{bundle}/jit"},
+}
 _MODEL_ARGS = {"deepseek": ("--moe-runner-backend", "triton")}
 _MODEL_ENV = {
     # the router's Triton kernel; the other ones would be compiled from headers that the bundle leaves out
@@ -75,11 +80,17 @@ def _bench_environment(setup: Setup, out: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class GpuEngine:
-    """SGLang 0.5.17 from the unpacked bundle."""
+    """SGLang from the unpacked bundle."""
 
     bundle: Path = Path(os.environ.get("SG", "/tmp/sg"))
     pins_cpus: bool = True
     has_models: bool = False
+
+    @property
+    def release(self) -> str:
+        """That of the bundle; where none is unpacked, the one that `build_bundle.sh` takes by default."""
+        found = next(self.bundle.glob("site/sglang-*.dist-info"), None)
+        return "0.5.17" if found is None else found.name.removeprefix("sglang-").removesuffix(".dist-info")
 
     def command(self, setup: Setup, port: int, out: Path) -> list[str]:
         """`sglang.launch_server` with dummy weights."""
@@ -136,6 +147,7 @@ class GpuEngine:
         ]
         env = dict(os.environ, CUDA_VISIBLE_DEVICES=setup.gpus, PYTHONPATH=":".join(map(str, path)))
         env |= {"TVM_FFI_CACHE_DIR": f"{self.bundle}/tvm", "TRITON_CACHE_DIR": f"{self.bundle}/triton"}
+        env |= {k: v.format(bundle=self.bundle) for k, v in _RELEASE_ENV.get(self.release, {}).items()}
         env |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         if setup.attention == "flashinfer":
             # several depths at batch 256 overflow FlashInfer's own workspace

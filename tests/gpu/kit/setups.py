@@ -63,7 +63,8 @@ def fixed(depth: int, name: str | None = None, **k: object) -> Setup:
 def adaptive(name: str = "adaptive", **k: object) -> Setup:
     """SGLang's own --speculative-adaptive with its own table (depths 0, 1, 3, 7) and rule.
 
-    0.5.17 sizes its buffers from the initial depth, which must therefore be the largest candidate.
+    0.5.17 sizes its buffers from the initial depth, which must therefore be the largest candidate; later
+    releases do not, and start there too, so that they are compared alike.
     """
     return Setup(name, speculative=True, args=("--speculative-adaptive", "--speculative-num-steps", "7")).but(
         **k
