@@ -2,7 +2,7 @@
 
 Closing their connections is not enough.  SGLang notices closed ones late, and an order to abort that
 overtakes its request (just sent, not yet known to the server) is lost: the request then runs on without a
-client, and the next window has one more than it counts.  So the order is given again until all have ended.
+client, and the next window has one more than it counts.  So the order is given up to three times.
 """
 
 from __future__ import annotations
