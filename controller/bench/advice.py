@@ -88,8 +88,9 @@ def schedule(
 ) -> tuple[tuple[int, str], ...]:
     """The table from batch size to arm; `batch_sizes` gives what batch each concurrency makes.
 
-    A row begins where the next arm's curve crosses the one before, or, where they do not cross in between,
-    at the concurrency from which it was better.
+    The first row begins at the batch of the lowest concurrency, since below that nothing is known; another
+    where its arm's curve crosses the one before, or, where they do not cross in between, at the concurrency
+    from which it was better.
     """
     levels = sorted({c for curve in curves.values() for c in curve})
     rows: list[tuple[int, str]] = []
@@ -98,7 +99,7 @@ def schedule(
         arm = best_arm(curves, depths, high)
         if arm is None or (rows and rows[-1][1] == arm):
             continue
-        start = 1
+        start = max(1, round(_batch_size(high, batch_sizes)))
         if low is not None and rows:
             crossing = crossovers(rows[-1][1], curves[rows[-1][1]], arm, curves[arm])
             between = [x.concurrency for x in crossing if low <= x.concurrency <= high]

@@ -18,14 +18,16 @@ from functools import partial
 from typing import Any
 
 from controller.bench.arms import BenchArm
+from controller.bench.away import why_away
 from controller.bench.cells import CellCount, difference
 from controller.bench.engine import EngineRefusedError, arms_in_use
 from controller.bench.failed import ErrorCount, errors_of
 from controller.bench.flowing import SlowStart, until_flowing
 from controller.bench.load import ClosedLoop, LoopLag
+from controller.bench.offered import Offered
 from controller.bench.prompts import PromptSource
 from controller.bench.records import RequestRecord, WindowStats, window_stats
-from controller.bench.target import ServerUnderTest, Target
+from controller.bench.target import RequestsFailError, ServerUnderTest, Target
 
 LEASE_MARGIN_S = 60.0
 MAX_LEASE_S = 3600.0
@@ -68,6 +70,10 @@ class Window:
     """The longest that the load generator itself was late: above a few hundredths it measures itself."""
     errors: tuple[ErrorCount, ...] = ()
     """Why requests failed inside the window: the first few texts."""
+    away: str | None = None
+    """What shows that the server was away in it, so that it is no measurement and in no figure."""
+    offered: Offered | None = None
+    """What an open loop asked for; `None` in a closed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +161,23 @@ class Campaign:
         work: Callable[[], Awaitable[object]],
         *,
         stream_share: float = 1.0,
+        offered: Callable[[], Offered | None] = lambda: None,
         **notes: Any,
     ) -> Window:
-        """One window on whatever load is there now, from now until `work()` (say, a sleep) is done."""
-        before = await target.server.state()
+        """One window on whatever load is there now, from now until `work()` (say, a sleep) is done.
+
+        `offered` is called then.
+        """
         from_s = self.clock()
+        before = await target.server.state()  # inside the window: a server that stands would hide it there
+        counted_from_s = self.clock()
         async with self._sampling(target):
             await work()
         to_s = self.clock()
         after = await target.server.state()
         # both counts were read just before their answers arrived
-        counted_s = self.clock() - from_s
-        cells = difference(before, after) if before and after else ()
+        counted_s = self.clock() - counted_from_s
+        cells, away = _counted(before, after)
         window = Window(
             label=target.label,
             server=target.server.name,
@@ -178,6 +189,8 @@ class Campaign:
             cells=cells,
             client_lag_s=self._lag.worst_s(from_s, to_s),
             errors=errors_of(records, from_s, to_s),
+            away=why_away(records, from_s, to_s) or away,
+            offered=offered(),
             **{"concurrency": None, "round": 0, "phase": None, **notes},
         )
         self.windows.append(window)
@@ -231,6 +244,7 @@ class Campaign:
         try:
             await loop.scale(concurrency)
             await asyncio.sleep(self.timing.warm_up_s)
+            _check_answered(server, loop.records, concurrency)
         finally:
             await server.end()
 
@@ -252,7 +266,7 @@ class Campaign:
                 await target.confirm()
                 await asyncio.sleep(self.timing.settle_s)
                 window = partial(asyncio.sleep, self.timing.window_s)
-                notes = {"concurrency": concurrency, "round": number}
+                notes: dict[str, Any] = {"concurrency": concurrency, "round": number}
                 await self.measure(target, loop.records, window, stream_share=loop.stream_share, **notes)
         except EngineRefusedError as problem:
             self.fail(target.label, concurrency, problem, errors_of(loop.records, begun_s))
@@ -275,6 +289,34 @@ class Campaign:
             for (depth, gear), size in zip(arms_in_use(state), sizes, strict=True):
                 self.depths.append(DepthSample(at_s, target.label, depth, gear, size))
             await asyncio.sleep(_SAMPLE_EVERY_S)
+
+
+def _counted(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+) -> tuple[tuple[CellCount, ...], str | None]:
+    """The hook's counts of a window, and what shows that the engine restarted in it.
+
+    No counts without the hook, or where not the same DP ranks tell theirs: a missing one is unknown.
+    """
+    ranks = [len((state or {}).get("telemetry") or []) for state in (before, after)]
+    if not before or not after or ranks[0] != ranks[1]:
+        return (), None
+    try:
+        return difference(before, after), None
+    except ValueError as problem:
+        return (), str(problem)
+
+
+def _check_answered(server: ServerUnderTest, records: Sequence[RequestRecord], clients: int) -> None:
+    """Raise `RequestsFailError` when no request brought a token and every client's first one failed.
+
+    More would fail likewise.  One that still runs may be slow.
+    """
+    if any(record.events and record.error is None for record in records):
+        return
+    if all(record.error is not None for record in records[:clients]):
+        failed = sum(record.error is not None for record in records)
+        raise RequestsFailError(server.client, failed, errors_of(records)[0].text)
 
 
 def ordered(targets: Sequence[Target], number: int) -> list[list[Target]]:

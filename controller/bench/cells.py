@@ -43,8 +43,8 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Cel
     """Counts between two states; raises `ValueError` when a counter went back (the engine restarted)."""
     old, new = _sums(before), _sums(after)
     counts = []
-    for key, values in sorted(new.items()):
-        delta = {name: values[name] - old.get(key, {}).get(name, 0) for name in _SUMS}
+    for key in sorted(old.keys() | new.keys()):
+        delta = {name: new.get(key, {}).get(name, 0) - old.get(key, {}).get(name, 0) for name in _SUMS}
         if delta["steps"] < 0:
             raise ValueError(
                 f"counters of {key} must not go back, got {delta['steps']} steps: the engine restarted"

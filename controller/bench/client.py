@@ -1,8 +1,9 @@
 """One request: send it, follow its stream, record what came when.
 
-Two dialects: SGLang's own `/generate` and the OpenAI-compatible `/v1/completions`.  Streams are read with
-as little work as possible (one search per event, no JSON), since at a few hundred streams the client is
-what a benchmark measures otherwise; `load.LoopLag` tells when it happens all the same.
+Three dialects: SGLang's own `/generate`, and `/v1/completions` and `/v1/chat/completions` of servers that are
+compatible with OpenAI's.  Streams are read with as little work as possible (one search per event, no JSON),
+since at a few hundred streams the client is what a benchmark measures otherwise; `load.LoopLag` tells when it
+happens all the same.
 """
 
 from __future__ import annotations
@@ -18,21 +19,35 @@ from uuid import uuid4
 
 import httpx
 
+from controller.bench.away import lost, own_limit
 from controller.bench.prompts import Prompt
 from controller.bench.records import RequestRecord
 
 _TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 _ACCEPTANCE = re.compile(rb'"spec_accept_length"\s*:\s*([0-9.]+)')
-_NO_TOKEN = re.compile(rb'"choices"\s*:\s*\[\s*\]|"text"\s*:\s*""')
-"""Usage alone, or a role or an end without text; where usage comes with each event, it counts."""
+_NO_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\]')
+"""Usage alone."""
+_NO_TEXT = re.compile(rb'"text"\s*:\s*""')
+_CHAT_TEXT = re.compile(rb'"(?:reasoning_)?content"\s*:\s*"[^"]')
+"""A role or an end comes without text; where usage comes with each event, it counts."""
 _DONE = b"[DONE]"
+_SHOWN = 200
+"""Bytes of an answer that is no completion, as an error shows them."""
 
 
 class Dialect(StrEnum):
-    """Which of the two APIs a server is asked through."""
+    """Which API a server is asked through."""
 
     SGLANG = "sglang"
     OPENAI = "openai"
+    CHAT = "openai-chat"
+
+
+PATHS = {
+    Dialect.SGLANG: "/generate",
+    Dialect.OPENAI: "/v1/completions",
+    Dialect.CHAT: "/v1/chat/completions",
+}
 
 
 class BadAnswerError(Exception):
@@ -44,6 +59,7 @@ class Client:
     """Sends prompts to one server over an `httpx.AsyncClient` that the caller owns.
 
     `clock` gives the seconds that records are stamped with.  `model` is what OpenAI servers are asked for.
+    Chat takes no token ids: its prompts must have a text.
     """
 
     http: httpx.AsyncClient
@@ -61,46 +77,58 @@ class Client:
         try:
             await (self._stream(prompt, record) if record.streamed else self._whole(prompt, record))
         except (httpx.HTTPError, BadAnswerError, ValueError) as problem:
-            record.error = f"{type(problem).__name__}: {problem}"[:300]
+            record.error = _in_words(problem)
+            record.lost = lost(problem)
         except asyncio.CancelledError:
             record.cancelled = True
             raise
         else:
             if not record.events:
-                record.error = "the answer tells no output tokens (completion_tokens)"
+                many = "no" if record.told_tokens is None else str(record.told_tokens)
+                record.error = f"the answer tells {many} output tokens (completion_tokens)"
         finally:
             record.ended_s = self.clock()
 
+    async def abort(self, rid: str) -> None:
+        """Ask an SGLang server to end this request; raises `httpx.HTTPError`."""
+        await self.http.post("/abort_request", json={"rid": rid})
+
     async def _whole(self, prompt: Prompt, record: RequestRecord) -> None:
-        answer = await self.http.post(self._path, json=self._body(prompt, record))
+        answer = await self.http.post(self.path, json=self._body(prompt, record))
         if answer.status_code != httpx.codes.OK:
-            raise BadAnswerError(f"HTTP {answer.status_code}: {answer.text[:200]}")
+            raise BadAnswerError(f"HTTP {answer.status_code}: {answer.text[:_SHOWN]}")
         tokens = _TOKENS.search(answer.content)
-        if tokens is not None:
-            record.events.append((self.clock(), int(tokens[1])))
+        if tokens is None and b'"error"' in answer.content[:_SHOWN]:
+            raise BadAnswerError(f"HTTP 200 with an error: {answer.text[:_SHOWN]}")
+        record.told_tokens = None if tokens is None else int(tokens[1])
+        if record.told_tokens:
+            record.events.append((self.clock(), record.told_tokens))
         record.acceptance_length = _acceptance(answer.content)
 
     async def _stream(self, prompt: Prompt, record: RequestRecord) -> None:
-        async with self.http.stream("POST", self._path, json=self._body(prompt, record)) as answer:
+        async with self.http.stream("POST", self.path, json=self._body(prompt, record)) as answer:
             if answer.status_code != httpx.codes.OK:
-                raise BadAnswerError(f"HTTP {answer.status_code}: {(await answer.aread())[:200]!r}")
+                raise BadAnswerError(f"HTTP {answer.status_code}: {(await answer.aread())[:_SHOWN]!r}")
             last = event = b""
-            async for event in _events(answer.aiter_raw()):
+            head = bytearray()
+            async for event in _events(_noting(answer.aiter_raw(), head)):
                 if event == _DONE:
                     break
-                if b'"error"' in event[:200]:
-                    raise BadAnswerError(event[:200].decode(errors="replace"))
+                if b'"error"' in event[:_SHOWN]:
+                    raise BadAnswerError(event[:_SHOWN].decode(errors="replace"))
                 self._count(event, record)
                 last = event
             if event != _DONE:
-                raise BadAnswerError("the stream ended without [DONE]")
+                raise BadAnswerError("the stream ended without [DONE]" if event else _no_stream(bytes(head)))
             record.acceptance_length = _acceptance(last)
-        _settle(record, _usage(last) if self.dialect is Dialect.OPENAI else record.output_tokens)
+        _settle(record, record.output_tokens if self.dialect is Dialect.SGLANG else _usage(last))
 
     def _count(self, event: bytes, record: RequestRecord) -> None:
         """Note the tokens so far; where usage comes only at the end, one event counts as one until then."""
         found = _TOKENS.search(event)
-        if _NO_TOKEN.search(event) and (found is None or b'"text"' not in event):
+        if found is not None:
+            record.told_tokens = int(found[1])
+        if _NO_CHOICE.search(event) or (found is None and not self._has_text(event)):
             return
         before = record.output_tokens
         record.guessed = found is None
@@ -108,9 +136,15 @@ class Client:
         if tokens > before:
             record.events.append((self.clock(), tokens))
 
+    def _has_text(self, event: bytes) -> bool:
+        if self.dialect is Dialect.CHAT:
+            return _CHAT_TEXT.search(event) is not None
+        return _NO_TEXT.search(event) is None
+
     @property
-    def _path(self) -> str:
-        return "/generate" if self.dialect is Dialect.SGLANG else "/v1/completions"
+    def path(self) -> str:
+        """Where requests go, under the server's URL."""
+        return PATHS[self.dialect]
 
     def _body(self, prompt: Prompt, record: RequestRecord) -> dict[str, Any]:
         stream = record.streamed
@@ -121,7 +155,7 @@ class Client:
             return {**asked, "rid": record.rid, "sampling_params": params, "stream": stream}
         body: dict[str, Any] = {
             "model": self.model or "default",
-            "prompt": list(prompt.token_ids) if prompt.token_ids else prompt.text,
+            **self._question(prompt),
             "max_tokens": prompt.output_tokens,
             "temperature": 0.0,
             "ignore_eos": True,
@@ -131,6 +165,37 @@ class Client:
         if stream:
             body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         return body
+
+    def _question(self, prompt: Prompt) -> dict[str, Any]:
+        if self.dialect is Dialect.CHAT:
+            return {"messages": [{"role": "user", "content": prompt.text}]}
+        return {"prompt": list(prompt.token_ids) if prompt.token_ids else prompt.text}
+
+
+def _in_words(problem: Exception) -> str:
+    """Kind and text of a failure."""
+    text = f"{type(problem).__name__}: {problem}"
+    if own_limit(problem):
+        text += " (this machine is out of files or ports for connections: see ulimit -n)"
+    return text[:300]
+
+
+def _no_stream(head: bytes) -> str:
+    """What came in place of a stream, by its first bytes."""
+    text = head[:_SHOWN].decode(errors="replace")
+    if not text.strip():
+        return "the stream ended without [DONE]"
+    if b'"error"' in head:
+        return f"HTTP 200 with an error: {text}"
+    return f"the server does not stream, it sent a whole answer (--stream-every 0 takes those): {text}"
+
+
+async def _noting(chunks: AsyncIterator[bytes], head: bytearray) -> AsyncIterator[bytes]:
+    """The same chunks; the first bytes of the first are kept in `head`."""
+    async for chunk in chunks:
+        if not head:
+            head += chunk[:_SHOWN]
+        yield chunk
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

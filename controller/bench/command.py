@@ -21,85 +21,67 @@ from controller.bench.arms import AS_IS, BenchArm, arm_of
 from controller.bench.campaign import Campaign
 from controller.bench.client import Client, Dialect
 from controller.bench.connections import LoadTransport
+from controller.bench.endings import (
+    REPEAT,
+    AwayBenchError,
+    BenchError,
+    IncompleteBenchError,
+    InterruptedBenchError,
+    MeasuredBenchError,
+    UnansweredBenchError,
+    windows_of,
+)
 from controller.bench.engine import EngineControl, EngineRefusedError, LeaseHeldError, holder_of
 from controller.bench.govern import Governor
 from controller.bench.inputs import Inputs, read_inputs
 from controller.bench.interruption import until_told
+from controller.bench.load import DRAIN_S
 from controller.bench.outcome import Outcome
-from controller.bench.output_folder import RESULTS, output_folder, write_profile_and_plots, write_results
+from controller.bench.output_folder import (
+    RESULTS,
+    UnwritableError,
+    output_folder,
+    write_profile_and_plots,
+    write_results,
+)
 from controller.bench.progress import Plan, showing
 from controller.bench.request import BenchRequest
-from controller.bench.target import ServerGoneError, ServerUnderTest, Target
+from controller.bench.target import RequestsFailError, ServerGoneError, ServerUnderTest, Target
 from controller.errors import BadRequestError, SpecgovError
 from policies.types import Gear
 
 REQUEST_TIMEOUT_S = 600.0
 HAND_BACK_WITHIN_S = 5.0
-ELSEWHERE = "repeat the command with another --output, or with --overwrite to replace them"
-REPEAT = f"; once that is mended, {ELSEWHERE}"
-
-
-class BenchError(SpecgovError):
-    """Nothing could be measured: the server is away, or cannot do what was asked for."""
-
-
-class IncompleteBenchError(BenchError):
-    """It ended before its last window; `outcome` holds what was measured until then, if anything."""
-
-    def __init__(self, outcome: Outcome | None, folder: Path, why: str, remedy: str = "") -> None:
-        kept = outcome if outcome is not None and outcome.windows else None
-        what = "nothing was measured"
-        if kept is not None:
-            many = "s" * (len(kept.windows) > 1)
-            what = f"{len(kept.windows)} window{many} measured, kept in {folder / RESULTS}"
-        super().__init__(f"{why}: {what}{remedy}")
-        self.outcome = kept
-
-
-class InterruptedBenchError(IncompleteBenchError):
-    """Ctrl-C or SIGTERM ended the benchmark."""
-
-    def __init__(self, outcome: Outcome | None, told: signal.Signals, folder: Path) -> None:
-        kept = outcome is not None and bool(outcome.windows)
-        remedy = f"; to measure them all, {ELSEWHERE}" if kept else ""
-        super().__init__(outcome, folder, f"interrupted by {told.name}", remedy)
-        self.told = told
-
-
-class UnansweredBenchError(BenchError):
-    """It ran to its end, and no request did; `outcome` holds its windows."""
-
-    def __init__(self, outcome: Outcome, folder: Path) -> None:
-        many = "s" * (len(outcome.windows) > 1)
-        failed, errors = outcome.failed()
-        why = "no token came: does the server run, and are windows (--window) as long as an answer?"
-        if failed:
-            why = f"{failed} failed (the first: {errors[0].text}): mend the server, or what is asked of it"
-        kept = f"kept in {folder / RESULTS}{REPEAT}"
-        super().__init__(f"no request finished in {len(outcome.windows)} window{many}, {why}; {kept}")
-        self.outcome = outcome
 
 
 def run(request: BenchRequest, console: Console) -> Outcome:
-    """Measure, print, write; raises `BadRequestError`, `BenchError` and its kin."""
+    """Measure, write, print; raises `BadRequestError`, `BenchError` and its kin."""
     with output_folder(request.output, overwrite=request.overwrite):
         outcome, told = _measured(request, console)
-        if outcome is not None and outcome.ended_by is None:
-            _write(outcome, request.output, console)
-        elif outcome is not None and outcome.windows:  # whoever sent SIGTERM may not wait for plots
-            write_results(outcome, request.output)
-    if told is not None:
-        raise InterruptedBenchError(outcome, told, request.output)
-    assert outcome is not None  # noqa: S101 - for the type checker: only a signal leaves none
-    if outcome.ended_by is not None:
-        raise IncompleteBenchError(outcome, request.output, outcome.ended_by, REPEAT)
-    if not request.as_json:
+        unsaved = None if outcome is None else _write(outcome, request.output, console)
+    whole = outcome is not None and outcome.ended_by is None
+    if outcome is not None and (whole or unsaved) and not request.as_json:
         _show(outcome, console)
+    kept = unsaved or f"kept in {request.output / RESULTS}"
+    if told is not None:
+        raise InterruptedBenchError(outcome, told, kept)
+    assert outcome is not None  # noqa: S101 - for the type checker: only a signal leaves none
+    _judge(outcome, kept)
+    if unsaved is not None:
+        raise MeasuredBenchError(f"{windows_of(outcome)} measured, {unsaved}{REPEAT}", outcome)
+    return outcome
+
+
+def _judge(outcome: Outcome, kept: str) -> None:
+    """Raise what is wrong with a benchmark that no signal ended."""
+    if outcome.ended_by is not None:
+        raise IncompleteBenchError(outcome, kept, outcome.ended_by, REPEAT)
     if not outcome.windows:
         raise BenchError("; ".join(["nothing was measured", *report.failures(outcome)]))
+    if outcome.away():
+        raise AwayBenchError(outcome, kept)
     if outcome.nothing_finished():
-        raise UnansweredBenchError(outcome, request.output)
-    return outcome
+        raise UnansweredBenchError(outcome, kept)
 
 
 def _measured(request: BenchRequest, console: Console) -> tuple[Outcome | None, signal.Signals | None]:
@@ -112,7 +94,7 @@ def _measured(request: BenchRequest, console: Console) -> tuple[Outcome | None, 
         raise BenchError(f"no server answers at {url}: {problem}; {hint}") from None
     except httpx.HTTPError as problem:
         raise BenchError(f"{type(problem).__name__} at {request.engine}: {problem}") from None
-    except (EngineRefusedError, LeaseHeldError, ServerGoneError) as problem:
+    except (EngineRefusedError, LeaseHeldError, RequestsFailError, ServerGoneError) as problem:
         raise BenchError(str(problem)) from None
     if outcome is not None and told is not None:
         outcome = replace(outcome, ended_by=told.name)
@@ -145,13 +127,21 @@ async def _measure(request: BenchRequest, inputs: Inputs, console: Console) -> O
         finally:
             if engine.control and steered:
                 await _hand_back(engine.control, request.engine, console)
-        about = _about(request, state, [t.label for t in targets])
+        about = _about(request, state, [t.label for t in targets]) | {"model": engine.client.model}
         found = campaign.windows, campaign.depths, campaign.failures
         slow = campaign.slow_starts
         return Outcome(about, *found, plain=request.plain, ended_by=ended_by, slow_starts=slow)
 
 
-ENDS = (httpx.HTTPError, EngineRefusedError, LeaseHeldError, ServerGoneError, SpecgovError, OSError)
+ENDS = (
+    httpx.HTTPError,
+    EngineRefusedError,
+    LeaseHeldError,
+    RequestsFailError,
+    ServerGoneError,
+    SpecgovError,
+    OSError,
+)
 """What may end a benchmark that has begun, windows that were measured before being good."""
 
 
@@ -194,7 +184,7 @@ def _course(
         return run, Plan(visits * len(inputs.phases), seconds, visits, timing.ramp_limit_s)
     if inputs.arrivals is not None:
         trace = partial(courses.run_trace, campaign, inputs.arrivals, rounds)
-        return trace, Plan(visits, visits * max((at_s for at_s, _ in inputs.arrivals), default=0.0))
+        return trace, Plan(visits, visits * max(at_s for at_s, _ in inputs.arrivals), drain_s=DRAIN_S)
     levels = len(request.concurrencies)
     starts = len(campaign.servers()) * rounds * levels
     seconds = len(campaign.servers()) * timing.warm_up_s
@@ -212,7 +202,7 @@ async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitSt
 
     load = await stack.enter_async_context(http(request.api_key_file))
     control = await stack.enter_async_context(http(request.admin_api_key_file or request.api_key_file))
-    model = request.model or (await _served_model(load) if request.dialect is Dialect.OPENAI else None)
+    model = request.model or (await _served_model(load) if request.dialect is not Dialect.SGLANG else None)
     client = Client(load, time.monotonic, request.dialect, model)
     return ServerUnderTest(name, client, EngineControl(control, time.monotonic, holder_of(request.run_id)))
 
@@ -274,32 +264,40 @@ def _about(request: BenchRequest, state: dict[str, Any] | None, labels: list[str
         "targets": labels,
         "sglang_version": (state or {}).get("sglang_version"),
         "plain_decode": (state or {}).get("plain_decode"),
-        "model": request.model,
-        "prompts": request.prompts,
-        "rounds": request.rounds,
-        "window_s": request.timing.window_s,
-        "settle_s": request.timing.settle_s,
-        "stream_every": request.stream_every,
-        "seed": request.seed,
+        **request.options(),
     }
 
 
-def _write(outcome: Outcome, folder: Path, console: Console) -> None:
-    write_results(outcome, folder)
-    written = [RESULTS]
+def _write(outcome: Outcome, folder: Path, console: Console) -> str | None:
+    """Write what there is; what could not be, in a sentence.  Of an incomplete one no plots.
+
+    Whoever sent SIGTERM may not wait for those.
+    """
+    if outcome.ended_by is not None and not outcome.windows:
+        return None
+    written: list[str] = []
+    unsaved = None
     try:
-        written.extend(write_profile_and_plots(outcome, folder))
+        write_results(outcome, folder)
+        written.append(RESULTS)
+        if outcome.ended_by is None:
+            for name in write_profile_and_plots(outcome, folder):
+                written.append(name)  # noqa: PERF402 - those that were written before one that cannot be
     except ImportError:
         console.print("no plots: pip install 'specgov[plot]'", style="yellow")
-    console.print(f"written to {folder}: {', '.join(written)}", markup=False, soft_wrap=True)
+    except UnwritableError as problem:
+        unsaved = f"{problem}; saved: {', '.join(written) or 'nothing'}"
+    if written and outcome.ended_by is None:
+        console.print(f"written to {folder}: {', '.join(written)}", markup=False, soft_wrap=True)
+    return unsaved
 
 
 def _show(outcome: Outcome, console: Console) -> None:
-    if any(w.phase is not None for w in outcome.windows):
+    if any(w.phase is not None for w in outcome.measured()):
         console.print(report.phase_table(outcome))
     elif any(outcome.throughput().values()):
         console.print(report.throughput_table(outcome))
-    if outcome.windows:
+    if outcome.measured():
         console.print(report.latency_table(outcome))
     for doubt in report.contamination(outcome):
         console.print(doubt, style="yellow", markup=False, soft_wrap=True)

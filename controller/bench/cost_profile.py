@@ -75,7 +75,7 @@ def _steered(outcome: Outcome, label: str, depth: int, concurrency: int) -> dict
 
 def _plain_row(outcome: Outcome, label: str) -> dict[int, float]:
     gaps: dict[int, list[float]] = {}
-    for window in outcome.windows:
+    for window in outcome.measured():
         if window.label == label and window.concurrency is not None and window.stats.itl_p50_s is not None:
             gaps.setdefault(window.concurrency, []).append(window.stats.itl_p50_s * 1e3)
     return {c: ms for c, each in gaps.items() if (ms := quantile(each, 0.5)) is not None and ms > 0}
@@ -83,6 +83,6 @@ def _plain_row(outcome: Outcome, label: str) -> dict[int, float]:
 
 def _context(outcome: Outcome) -> float | None:
     """Mean context tokens per request while the step times were measured."""
-    cells = [cell for window in outcome.windows for cell in window.cells]
+    cells = [cell for window in outcome.measured() for cell in window.cells]
     requests = sum(cell.timed_request_steps for cell in cells)
     return sum(cell.timed_context_tokens for cell in cells) / requests if requests else None

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from controller.bench.campaign import Campaign, ordered
 from controller.bench.engine import EngineRefusedError
 from controller.bench.failed import errors_of
 from controller.bench.load import OpenLoop
+from controller.bench.offered import offered
 from controller.bench.prompts import Prompt, PromptSource
 from controller.bench.scenario import Phase
 from controller.bench.target import Target
@@ -48,16 +50,21 @@ async def _phases(
     await campaign.until_flowing(target.server, loop)
     async with campaign.in_force(target, sum(phase.seconds for phase in phases)):
         await target.confirm()
-        for phase in phases:
+        for number_of, phase in enumerate(phases, start=1):
             if phase.state:
                 await target.server.set_state(phase.state)
             loop.use(source_of(phase.prompts))
             await loop.scale(phase.concurrency)
             share = loop.stream_share
-            notes = {"concurrency": phase.concurrency, "phase": phase.name, "round": number}
-            await campaign.measure(
+            notes: dict[str, Any] = {"concurrency": phase.concurrency, "phase": phase.name, "round": number}
+            window = await campaign.measure(
                 target, loop.records, partial(asyncio.sleep, phase.seconds), stream_share=share, **notes
             )
+            if window.away and number_of < len(phases):
+                raise EngineRefusedError(
+                    f"the server was away in phase {phase.name!r} ({window.away}); it came back in another "
+                    "state than the phases before had brought it to: later ones of this round are left out"
+                )
 
 
 async def run_trace(campaign: Campaign, arrivals: Arrivals, rounds: int) -> None:
@@ -76,7 +83,8 @@ async def _trace(campaign: Campaign, target: Target, arrivals: Arrivals, number:
     try:
         async with campaign.in_force(target, arrivals[-1][0]):
             work = partial(_confirmed, load, target, arrivals)
-            await campaign.measure(target, load.records, work, phase="trace", round=number)
+            asked = partial(offered, load.records)
+            await campaign.measure(target, load.records, work, offered=asked, phase="trace", round=number)
     except EngineRefusedError as problem:
         campaign.fail(target.label, None, problem, errors_of(load.records))
     finally:

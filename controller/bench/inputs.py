@@ -13,6 +13,7 @@ from rich.console import Console
 
 from controller import settings
 from controller.bench.arms import BenchArm, arm_of, parse_arm
+from controller.bench.client import Dialect
 from controller.bench.courses import Arrivals
 from controller.bench.prompts import (
     Coding,
@@ -76,14 +77,23 @@ def read_inputs(request: BenchRequest, console: Console) -> Inputs:
         settings.load(request.config, {})
     source_of = Sources(request.prompts)
     source_of(None)
+    _check_text(request, [request.prompts])
     phases = arrivals = None
     if request.scenario is not None:
         phases = _phases(request.scenario)
         for phase in phases:
             source_of(phase.prompts)
+        _check_text(request, [phase.prompts for phase in phases])
     elif request.arrivals is not None:
         arrivals = _arrivals(request, request.arrivals, console)
     return Inputs(arms, source_of, phases, arrivals)
+
+
+def _check_text(request: BenchRequest, prompts: Iterable[str | None]) -> None:
+    if request.dialect is Dialect.CHAT and "tokens" in prompts:
+        raise BadRequestError(
+            "--prompts must be texts with --dialect openai-chat, got 'tokens', which are ids"
+        )
 
 
 def parse_arms(wanted: Sequence[str]) -> list[BenchArm]:

@@ -11,14 +11,17 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
+from controller.bench.aborting import abort_running
 from controller.bench.client import Client
 from controller.bench.prompts import Prompt, PromptSource
 from controller.bench.records import RequestRecord
 
+DRAIN_S = 60.0
+"""How long an open loop waits for its last answers."""
 MAX_CLIENTS = 4096
 """Of one closed loop, which one event loop carries: with 100,000 it no longer heeded SIGTERM."""
-_PAUSE_AFTER_ERROR_S = 0.2
-"""A server that refuses at once must not be hammered in a tight loop."""
+PAUSE_AFTER_ERROR_S = 0.2
+"""Of a client: a server that refuses at once must not be hammered in a tight loop."""
 
 
 class ClosedLoop:
@@ -68,6 +71,12 @@ class ClosedLoop:
             self._workers.append(asyncio.create_task(self._work(number), name=f"client-{number}"))
         await asyncio.sleep(0)
 
+    async def end(self) -> None:
+        """Send nothing new and have the server end what runs; then `cancel`."""
+        self._target = 0
+        await abort_running(self._client, self.newest, self._workers)
+        await self.cancel()
+
     async def cancel(self) -> None:
         """Drop every client at once; the server sees closed connections."""
         self._target = 0
@@ -92,7 +101,7 @@ class ClosedLoop:
             self._newest[number] = record
             await self._client.send(prompt, record)
             if record.error is not None:
-                await asyncio.sleep(_PAUSE_AFTER_ERROR_S)
+                await asyncio.sleep(PAUSE_AFTER_ERROR_S)
             prompt = self._source.draw(self._rng)
 
 
@@ -103,7 +112,7 @@ class OpenLoop:
         self._client = client
         self.records: list[RequestRecord] = []
 
-    async def run(self, arrivals: Iterable[tuple[float, Prompt]], *, drain_s: float = 60.0) -> None:
+    async def run(self, arrivals: Iterable[tuple[float, Prompt]], *, drain_s: float = DRAIN_S) -> None:
         """Send each prompt `seconds` after now, then wait up to `drain_s` for the last ones."""
         running: set[asyncio.Task[None]] = set()
         try:
@@ -111,6 +120,7 @@ class OpenLoop:
             if running:
                 await asyncio.wait(running, timeout=drain_s)
         finally:
+            await abort_running(self._client, lambda: self.records, running)
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)

@@ -14,6 +14,7 @@ from controller.bench.campaign import DepthSample, Failure, Window
 from controller.bench.cells import CellCount, merge
 from controller.bench.failed import ErrorCount, add_up
 from controller.bench.flowing import SlowStart
+from controller.bench.offered import Offered
 from controller.bench.records import WindowStats
 from controller.bench.statistics import Estimate, estimate
 
@@ -50,10 +51,23 @@ class Outcome:
         """Every target, in the order first seen."""
         return list(dict.fromkeys(w.label for w in self.windows))
 
+    def measured(self) -> list[Window]:
+        """The windows that every figure is drawn from: those in which the server was not away."""
+        return [w for w in self.windows if w.away is None]
+
+    def away(self) -> list[Window]:
+        """The others."""
+        return [w for w in self.windows if w.away is not None]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every window was measured."""
+        return self.ended_by is None and not self.away()
+
     def estimates(self, value: Callable[[Window], float | None]) -> dict[str, dict[int, Estimate]]:
         """Mean and interval of `value` by label and concurrency; windows without it are left out."""
         values: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for window in self.windows:
+        for window in self.measured():
             found = value(window)
             if window.concurrency is not None and window.phase is None and found is not None:
                 values[window.label, window.concurrency].append(found)
@@ -65,17 +79,34 @@ class Outcome:
     def throughput(self) -> dict[str, dict[int, Estimate]]:
         """Output tokens per second as the clients saw them.
 
-        Windows in which nothing came are left out, and those whose tokens are a guess where others are not.
+        A window in which nothing came counts with 0.  Those whose tokens are a guess are left out where
+        others are not (`guessed`).
         """
-        told = {
-            (w.label, w.concurrency) for w in self.windows if w.stats.output_tok_s and not w.stats.guessed
-        }
+        guessed = self.guessed()
 
         def known(window: Window) -> float | None:
-            guessed = window.stats.guessed and (window.label, window.concurrency) in told
-            return None if guessed else window.stats.output_tok_s or None
+            only = (window.label, window.concurrency) in guessed
+            return None if window.stats.guessed and not only else window.stats.output_tok_s
 
         return self.estimates(known)
+
+    def guessed(self) -> set[tuple[str, int | None]]:
+        """(label, concurrency) at which every window that saw tokens guesses how many there were."""
+        points = self._points(self.measured())
+        return {
+            point
+            for point, windows in points.items()
+            if (flowing := [w for w in windows if w.stats.output_tok_s])
+            and all(w.stats.guessed for w in flowing)
+        }
+
+    def _points(self, windows: Sequence[Window]) -> dict[tuple[str, int | None], list[Window]]:
+        """Closed-loop windows by label and concurrency."""
+        points: dict[tuple[str, int | None], list[Window]] = defaultdict(list)
+        for window in windows:
+            if window.concurrency is not None and window.phase is None:
+                points[window.label, window.concurrency].append(window)
+        return points
 
     def held_depths(self) -> dict[str, int]:
         """Depth of the labels that hold one: fixed arms, and servers known to be plain (0)."""
@@ -84,7 +115,7 @@ class Outcome:
 
     def cells(self, label: str, concurrency: int | None = None) -> tuple[CellCount, ...]:
         """The hook's counts of one target, of all its windows or those of one concurrency."""
-        mine = (w for w in self.windows if w.label == label and concurrency in (None, w.concurrency))
+        mine = (w for w in self.measured() if w.label == label and concurrency in (None, w.concurrency))
         return merge(cell for window in mine for cell in window.cells)
 
     def batch_sizes(self) -> dict[int, float]:
@@ -98,12 +129,11 @@ class Outcome:
 
     def thin(self) -> dict[tuple[str, int], str]:
         """(label, concurrency) of the closed loop with too little to advise from, and why."""
-        points: dict[tuple[str, int], list[Window]] = defaultdict(list)
-        for window in self.windows:
-            if window.concurrency is not None and window.phase is None and window.stats.output_tok_s:
-                points[window.label, window.concurrency].append(window)
-        why = {point: _too_little(windows) for point, windows in points.items()}
-        return {point: reason for point, reason in why.items() if reason is not None}
+        return {
+            (label, concurrency): reason
+            for (label, concurrency), windows in self._points(self.windows).items()
+            if concurrency is not None and (reason := _too_little(windows)) is not None
+        }
 
     def advice(self) -> Advice | None:
         """The conclusion; `None` without a closed loop of arms that hold a depth, or with too little of it.
@@ -114,7 +144,7 @@ class Outcome:
         steerable = [label for label in held if label not in self.plain]
         doubtful = {concurrency for _, concurrency in self.thin()}
         solid = {
-            label: {c: value for c, value in curve.items() if c not in doubtful}
+            label: {c: value for c, value in curve.items() if c not in doubtful and value.mean > 0}
             for label, curve in self.throughput().items()
         }
         curves = {label: curve for label, curve in solid.items() if curve}
@@ -128,7 +158,7 @@ class Outcome:
         By the hook's batch sizes, summed over DP ranks; their median, since an aborted request may linger.
         """
         found = []
-        for window in self.windows:
+        for window in self.measured():
             if window.concurrency is None or window.phase is not None:
                 continue
             running = self._running(window)
@@ -141,20 +171,24 @@ class Outcome:
         advice = self.advice()
         levels = set(advice.best) if advice else set()
         crowded = [window for window, _ in self.crowded()]
-        used = [w for w in self.windows if w.phase is None and w.concurrency in levels]
+        used = [w for w in self.measured() if w.phase is None and w.concurrency in levels]
         return len(used), sum(window.concurrency in levels for window in crowded)
 
-    def failed(self, label: str | None = None) -> tuple[int, tuple[ErrorCount, ...]]:
-        """How many requests failed inside windows, of one target or of all, and why the first ones did."""
-        mine = [w for w in self.windows if label in (None, w.label)]
-        return sum(w.stats.errors for w in mine), add_up(error for w in mine for error in w.errors)
+    def failed(self) -> tuple[int, tuple[ErrorCount, ...]]:
+        """How many requests failed inside windows, of all targets, and why the first ones did."""
+        errors = add_up(error for w in self.windows for error in w.errors)
+        return sum(w.stats.errors for w in self.windows), errors
 
     def nothing_finished(self) -> bool:
-        """Whether the windows say nothing: no request finished in any, and those that ran failed or stood."""
+        """Whether the windows say nothing: no request finished in any, and those that ran failed or stood.
+
+        Answers longer than their window are measured by the tokens that come.
+        """
         if any(window.stats.finished for window in self.windows):
             return False
         failed, _ = self.failed()
-        return failed > 0 or not any(window.stats.output_tok_s for window in self.windows)
+        stalled = any(window.stats.stalled for window in self.windows)
+        return failed > 0 or stalled or not any(window.stats.output_tok_s for window in self.windows)
 
     def _running(self, window: Window) -> list[int]:
         """Requests running on all DP ranks, at every sample inside the window."""
@@ -167,17 +201,30 @@ class Outcome:
 
     def late(self) -> list[Window]:
         """Windows in which the load generator could not keep up."""
-        return [w for w in self.windows if (w.client_lag_s or 0) > LATE_S]
+        return [w for w in self.measured() if (w.client_lag_s or 0) > LATE_S]
 
 
 def _too_little(windows: Sequence[Window]) -> str | None:
     """Why the windows of one arm and concurrency are too little to advise from; `None`: they are enough."""
-    finished = sum(window.stats.finished for window in windows)
-    if len(windows) < MIN_ROUNDS:
-        return f"{len(windows)} window, needs {MIN_ROUNDS}: raise --rounds"
+    there = [window for window in windows if window.away is None]
+    finished = sum(window.stats.finished for window in there)
+    known = [window for window in there if not window.stats.guessed]
+    if len(known) < MIN_ROUNDS and len(known) < len(there):
+        return f"its tokens are a guess: {guess_remedy(there)}"
+    if len(there) < MIN_ROUNDS:
+        many = "1 window" if len(there) == 1 else "no window"
+        remedy = "raise --rounds" if len(there) == len(windows) else "the server was away in others"
+        return f"{many}, needs {MIN_ROUNDS}: {remedy}"
     if finished < MIN_FINISHED:
         return f"{finished} finished requests, needs {MIN_FINISHED}: lengthen --window"
     return None
+
+
+def guess_remedy(windows: Sequence[Window]) -> str:
+    """What to do for the tokens of one target to be known."""
+    if any(window.stats.untold for window in windows):
+        return "the server must report usage (stream_options)"
+    return "lengthen --window until requests end in it"
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:
@@ -185,7 +232,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
     advice = outcome.advice()
     return {
         "schema": SCHEMA,
-        "complete": outcome.ended_by is None,
+        "complete": outcome.complete,
         "ended_by": outcome.ended_by,
         "about": dict(outcome.about),
         "plain": list(outcome.plain),
@@ -223,7 +270,9 @@ def from_json(data: Mapping[str, Any]) -> Outcome:
 
 def _window(data: Mapping[str, Any]) -> Window:
     stats, cells = WindowStats(**data["stats"]), tuple(CellCount(**c) for c in data["cells"])
-    return Window(**{**data, "stats": stats, "cells": cells, "errors": _errors(data)})
+    offered = None if data["offered"] is None else Offered(**data["offered"])
+    parts = {"stats": stats, "cells": cells, "errors": _errors(data), "offered": offered}
+    return Window(**{**data, **parts})
 
 
 def _errors(data: Mapping[str, Any]) -> tuple[ErrorCount, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from controller.bench.outcome import Outcome
@@ -11,33 +10,32 @@ from controller.bench.statistics import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 """Okabe and Ito's palette: told apart by the colour-blind too."""
 
 
-def write_plots(outcome: Outcome, folder: Path) -> list[Path]:
-    """Write what the outcome can show; raises `ImportError` without matplotlib."""
+def draw(outcome: Outcome) -> Iterator[tuple[str, Figure]]:
+    """(file name, picture) of what the outcome can show; raises `ImportError` without matplotlib."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
 
-    written = []
     if any(outcome.throughput().values()):
         figure = Figure(figsize=(9, 9), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True)
-        _curves(above, outcome.throughput(), "output tokens / s")
+        guessed = {label for label, _ in outcome.guessed()}
+        known = {f"{k} (a guess)" if k in guessed else k: v for k, v in outcome.throughput().items()}
+        _curves(above, known, "output tokens / s")
         _crossovers(above, outcome)
         tpot = outcome.estimates(lambda w: None if w.stats.tpot_p50_s is None else w.stats.tpot_p50_s * 1e3)
         _curves(below, tpot, "median TPOT, ms")
         below.set_xlabel("requests at once")
         above.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1))
-        written.append(folder / "throughput.png")
-        figure.savefig(written[-1], dpi=120)
+        yield "throughput.png", figure
     if outcome.depths:
         figure = Figure(figsize=(11, 5), layout="constrained")
         _depths(figure.subplots(), outcome)
-        written.append(folder / "depth.png")
-        figure.savefig(written[-1], dpi=120)
-    return written
+        yield "depth.png", figure
 
 
 def _curves(axes: Axes, curves: Mapping[str, Mapping[int, Estimate]], title: str) -> None:
@@ -51,10 +49,12 @@ def _curves(axes: Axes, curves: Mapping[str, Mapping[int, Estimate]], title: str
                 points, means, yerr=errors, fmt=style, color=COLOURS[i % len(COLOURS)], label=label, ms=4
             )
     levels = sorted({c for curve in curves.values() for c in curve})
+    positive = all(point.mean > 0 for curve in curves.values() for point in curve.values())
     if len(levels) > 1:
         axes.set_xscale("log", base=2)
+    if len(levels) > 1 and positive:
         axes.set_yscale("log")
-    else:  # nothing grows along one concurrency
+    else:  # nothing grows along one concurrency, and a window without a token has no logarithm
         axes.set_ylim(bottom=0)
     axes.set_xticks(levels)
     axes.xaxis.set_major_formatter("{x:g}")

@@ -33,8 +33,13 @@ class Plan:
     wait_s: float = 0.0
     """At most so long at each start, until nearly every client has been answered; 0: no such wait."""
 
+    drain_s: float = 0.0
+    """At most so long after each window for its last requests to be answered; 0: no such wait."""
+
     def __str__(self) -> str:
         text = f"{self.windows} windows, about {self.seconds / 60:.1f} min"
+        if self.drain_s:
+            return f"{text}, and after each a wait for the last answers, at most {self.drain_s:g} s"
         if not (self.starts and self.wait_s):
             return text
         times = "once" if self.starts == 1 else f"{self.starts} times"
@@ -74,5 +79,9 @@ def line_of(result: Window | Failure) -> str:
     at = "" if result.concurrency is None else f" C={result.concurrency}"
     if isinstance(result, Failure):
         return f"{result.label}{at}: failed"
+    if result.away is not None:
+        return f"{result.label}{at}: left out, the server was away ({result.away})"
+    guess = " (a guess)" if result.stats.guessed else ""
     failed = f", {result.stats.errors} requests failed" if result.stats.errors else ""
-    return f"{result.label}{at}: {result.stats.output_tok_s:.0f} tok/s{failed}"
+    stalled = f", {result.stats.stalled} streams stalled" if result.stats.stalled else ""
+    return f"{result.label}{at}: {result.stats.output_tok_s:.0f} tok/s{guess}{failed}{stalled}"

@@ -8,11 +8,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 from statistics import linear_regression
 
 from controller.bench.statistics import quantile
 
 _ENOUGH_FOR_A_SLOPE = 8
+SILENT_S = 2.0
+"""A stream that has brought nothing for so long is told of; prefills of others hold one up for less."""
+
+
+class Lost(StrEnum):
+    """How a request lost its server."""
+
+    REFUSED = "refused"
+    """No connection could be made."""
+    BROKEN = "broken"
+    """The connection ended in the middle."""
 
 
 @dataclass(slots=True)
@@ -33,6 +45,10 @@ class RequestRecord:
     events: list[tuple[float, int]] = field(default_factory=list)
     ended_s: float | None = None
     error: str | None = None
+    lost: Lost | None = None
+    """`None`: it did not lose its server, whether it failed or not."""
+    told_tokens: int | None = None
+    """Output tokens by the server's latest word; `None`: it has not said."""
     cancelled: bool = False
     acceptance_length: float | None = None
     """Tokens per verify step as the server reports it, bonus included; `None` when it does not."""
@@ -71,6 +87,12 @@ class RequestRecord:
         """
         for (before_s, _), (at_s, _) in itertools.pairwise(self.events):
             yield at_s, at_s - before_s
+
+    def silent_s(self, at_s: float) -> float | None:
+        """How long it had brought nothing at that moment; `None` unless it streams and ran then."""
+        if not self.streamed or self.started_s > at_s or (self.ended_s is not None and self.ended_s <= at_s):
+            return None
+        return at_s - max((when_s for when_s, _ in self.events if when_s <= at_s), default=self.started_s)
 
     @property
     def is_short(self) -> bool:
@@ -112,6 +134,12 @@ class WindowStats:
     """Of the finished ones, those with fewer tokens than were asked for: arms did not do the same work."""
     guessed: bool = False
     """Whether each stream event was taken for one token, since the server did not say how many it brought."""
+    untold: int = 0
+    """Of the finished ones, streams of which the server never said how many tokens they brought."""
+    stalled: int = 0
+    """Streams that had begun and then brought nothing until the window's end for `SILENT_S` at least."""
+    waiting: int = 0
+    """Streams that had not begun, and brought nothing for the whole window and `SILENT_S` at least."""
 
 
 def window_stats(
@@ -142,6 +170,7 @@ def window_stats(
     s_per_token = [r.e2e_s / r.output_tokens for r in good if r.e2e_s is not None and r.output_tokens]
     guessed = [r for r in alive if r.guessed and r.events]
     each = per_event(records) if guessed else None
+    silent = [(r, s) for r in alive if (s := r.silent_s(to_s)) is not None and s >= SILENT_S]
     lengths = [r.acceptance_length for r in good if r.acceptance_length is not None]
     return WindowStats(
         window_s=to_s - from_s,
@@ -150,6 +179,9 @@ def window_stats(
         errors=sum(r.error is not None for r in ended),
         short=sum(r.is_short for r in good),
         guessed=bool(guessed) and each is None,
+        untold=sum(r.streamed and r.guessed for r in good),
+        stalled=sum(bool(r.events) for r, _ in silent),
+        waiting=sum(not r.events and s >= to_s - from_s for r, s in silent),
         ttft_p50_s=quantile(ttft, 0.5),
         ttft_p99_s=quantile(ttft, 0.99),
         tpot_p50_s=quantile(tpot, 0.5),

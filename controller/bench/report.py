@@ -11,12 +11,19 @@ from rich.text import Text
 
 from controller.bench.advice import Advice
 from controller.bench.campaign import Window
-from controller.bench.failed import in_words
-from controller.bench.outcome import Outcome
+from controller.bench.failed import add_up, in_words
+from controller.bench.load import PAUSE_AFTER_ERROR_S
+from controller.bench.outcome import Outcome, guess_remedy
+from controller.bench.records import SILENT_S
 from controller.bench.statistics import Estimate, estimate
 
 MAX_NAMED = 5
 """Windows that a warning names; of more, how many."""
+MIN_ITL_S = 1e-4
+"""No server is quicker; events that a late client read at once have no gap between them."""
+MIN_PAUSED_SHARE = 0.01
+GUESS = "?"
+"""Behind a figure that rests on tokens that were guessed."""
 
 
 def throughput_table(outcome: Outcome) -> Group:
@@ -29,9 +36,13 @@ def throughput_table(outcome: Outcome) -> Group:
     table.add_column("C", justify="right")
     for label in curves:
         table.add_column(label, justify="right")
+    guessed = outcome.guessed()
     for concurrency in sorted({c for curve in curves.values() for c in curve}):
         best = advice.best.get(concurrency) if advice else None
-        row = [_cell(curve.get(concurrency), bold=label == best) for label, curve in curves.items()]
+        row = [
+            _cell(curve.get(concurrency), bold=label == best, guess=(label, concurrency) in guessed)
+            for label, curve in curves.items()
+        ]
         table.add_row(str(concurrency), *row)
     return _titled(title, table)
 
@@ -39,39 +50,53 @@ def throughput_table(outcome: Outcome) -> Group:
 def latency_table(outcome: Outcome) -> Group:
     """TTFT, TPOT, ITL and end-to-end times, and errors, per arm and concurrency or phase."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name in ("arm", "C", "TTFT", "TPOT", "ITL", "end to end", "done", "failed"):
+    phases = any(window.phase is not None for window in outcome.measured())
+    for name in ("arm", "phase" if phases else "C", "TTFT", "TPOT", "ITL", "end to end", "done", "failed"):
         first = name == "arm"
         table.add_column(name, justify="left" if first else "right", overflow="fold", no_wrap=first)
     groups: dict[tuple[str, str], list[int]] = {}
-    for i, window in enumerate(outcome.windows):
+    windows = outcome.measured()
+    for i, window in enumerate(windows):
         where = window.phase or ("-" if window.concurrency is None else str(window.concurrency))
         groups.setdefault((window.label, where), []).append(i)
     for (label, where), members in groups.items():
-        stats = [outcome.windows[i].stats for i in members]
+        stats = [windows[i].stats for i in members]
+        guess = GUESS if any(s.guessed for s in stats) else ""
         pairs = (
             [(s.ttft_p50_s, s.ttft_p99_s) for s in stats],
             [(s.tpot_p50_s, s.tpot_p99_s) for s in stats],
-            [(s.itl_p50_s, s.itl_p99_s) for s in stats],
+            [(s.itl_p50_s, s.itl_p99_s) for s in stats if (s.itl_p50_s or 0.0) >= MIN_ITL_S],
             [(s.e2e_p50_s, s.e2e_p99_s) for s in stats],
         )
+        ttft, tpot, itl, e2e = (_pair(each) for each in pairs)
         counts = (str(sum(s.finished for s in stats)), str(sum(s.errors for s in stats)))
-        table.add_row(label, where, *(_pair(each) for each in pairs), *counts)
+        table.add_row(label, where, ttft, tpot if tpot == "-" else tpot + guess, itl, e2e, *counts)
     return _titled("Latency in ms, p50/p99, means over windows; requests", table)
 
 
 def phase_table(outcome: Outcome) -> Group:
-    """Output tokens of a scenario or trace by arm, all phases together."""
+    """Output tokens of a scenario or trace by arm, all phases together; of a trace what was offered too."""
     table = Table()
-    for name in ("arm", "tokens", "tokens / s", "worst TPOT p99, ms"):
+    trace = any(w.offered is not None for w in outcome.measured())
+    for name in ("arm", "tokens", *(["offered / s"] if trace else []), "tokens / s", "worst TPOT p99, ms"):
         table.add_column(name, justify="left" if name == "arm" else "right")
     for label in outcome.labels():
-        mine = [w for w in outcome.windows if w.label == label and w.phase is not None]
+        mine = [w for w in outcome.measured() if w.label == label and w.phase is not None]
         if mine:
+            guess = GUESS if any(w.stats.guessed for w in mine) else ""
             tokens = sum(w.stats.output_tok_s * w.stats.window_s for w in mine)
             worst = max((w.stats.tpot_p99_s for w in mine if w.stats.tpot_p99_s is not None), default=None)
             seconds = sum(w.stats.window_s for w in mine)
-            table.add_row(label, f"{tokens:.0f}", f"{tokens / seconds:.1f}", _ms(worst))
+            asked = [_offered_tok_s(mine)] if trace else []
+            rate = f"{tokens / seconds:.1f}{guess}"
+            table.add_row(label, f"{tokens:.0f}{guess}", *asked, rate, _ms(worst) + (guess if worst else ""))
     return _titled("Output tokens, all phases", table)
+
+
+def _offered_tok_s(windows: list[Window]) -> str:
+    """What a trace asks for per second; every round the same."""
+    rates = [w.offered.tok_s for w in windows if w.offered is not None and w.offered.tok_s is not None]
+    return f"{rates[0]:.1f}" if rates else "-"
 
 
 def _titled(title: str, table: Table) -> Group:
@@ -93,7 +118,9 @@ def sentences(outcome: Outcome) -> Iterator[str]:
     yield from _crossing(advice)
     if advice.schedule:
         rows = ", ".join(f"{start}+: {arm}" for start, arm in advice.schedule)
-        yield f"Schedule by batch size: {rows}."
+        first = advice.schedule[0][0]
+        unknown = f" Below {first} nothing is known: measure lower concurrencies." if first > 1 else ""
+        yield f"Schedule by batch size: {rows}.{unknown}"
     whole = advice.schedule[0][1] if len(advice.schedule) == 1 else None
     for label, gain in sorted(advice.worth.items(), key=lambda item: -item[1]):
         if label != whole:  # the schedule is that arm alone
@@ -140,15 +167,59 @@ def contamination(outcome: Outcome) -> Iterator[str]:
 
 def warnings(outcome: Outcome) -> Iterator[str]:
     """What makes figures doubtful, other traffic aside."""
+    yield from away(outcome)
     yield from _late(outcome)
     yield from _slow(outcome)
+    yield from _silent(outcome)
+    yield from _behind(outcome)
     yield from failed(outcome)
     yield from _unequal(outcome)
     yield from _uneven(outcome)
-    stood = sum(w.stats.output_tok_s == 0 and not w.stats.errors for w in outcome.windows)
-    if stood:
-        yield f"{stood} windows saw no token and are left out of the means: lengthen --window."
     yield from failures(outcome)
+
+
+def away(outcome: Outcome) -> Iterator[str]:
+    """In which windows the server was away."""
+    gone = [f"{_where(w)}, round {w.round + 1} ({w.away})" for w in outcome.away()]
+    if gone:
+        many = "1 window" if len(gone) == 1 else f"{len(gone)} windows"
+        yield f"The server was away in {many}, left out of every figure: {_some(gone)}."
+
+
+def _silent(outcome: Outcome) -> Iterator[str]:
+    """Streams and whole windows in which nothing came, though the server was there."""
+    windows = outcome.measured()
+    stalled = {_where(w): None for w in windows if w.stats.stalled}
+    if stalled:
+        count = sum(w.stats.stalled for w in windows)
+        yield (
+            f"{count} streams stalled ({_some(list(stalled))}): begun, they had brought nothing for "
+            f"{SILENT_S:g} s or more when their window ended, and are in its figures as they are."
+        )
+    waiting = {_where(w): None for w in windows if w.stats.waiting}
+    if waiting:
+        count = sum(w.stats.waiting for w in windows)
+        yield f"{count} requests waited a whole window for their first token ({_some(list(waiting))})."
+    stood = {_where(w): None for w in windows if w.stats.output_tok_s == 0 and not w.stats.errors}
+    if stood:
+        count = sum(w.stats.output_tok_s == 0 and not w.stats.errors for w in windows)
+        many = "1 window, which counts" if count == 1 else f"{count} windows, which count"
+        yield f"No token came in {many} with 0 tokens/s ({_some(list(stood))})."
+
+
+def _behind(outcome: Outcome) -> Iterator[str]:
+    """Traces that the server could not follow."""
+    for window in outcome.measured():
+        asked = window.offered
+        if asked is None or not asked.behind:
+            continue
+        rate = "" if asked.tok_s is None else f"{asked.tok_s:.0f} tokens/s offered, "
+        lost = f"; {asked.unanswered} were still not answered then, and dropped" if asked.unanswered else ""
+        yield (
+            f"{_where(window)}, round {window.round + 1}: the server fell behind: {rate}"
+            f"{window.stats.output_tok_s:.0f} delivered; the last request was answered "
+            f"{asked.answered_after_s:.1f} s after the last arrival{lost}."
+        )
 
 
 def failures(outcome: Outcome) -> Iterator[str]:
@@ -163,14 +234,30 @@ def failures(outcome: Outcome) -> Iterator[str]:
 
 
 def failed(outcome: Outcome) -> Iterator[str]:
-    """How many requests of each target failed, and with what."""
+    """How many requests of each target failed while it was there, and with what."""
     for label in outcome.labels():
-        mine = [w for w in outcome.windows if w.label == label]
-        count, errors = outcome.failed(label)
+        mine = [w for w in outcome.measured() if w.label == label]
+        count, errors = sum(w.stats.errors for w in mine), add_up(error for w in mine for error in w.errors)
         if count:
             empty = sum(w.stats.output_tok_s == 0 and w.stats.errors > 0 for w in mine)
             lost = f"; {empty} of its {len(mine)} windows hold no token for that" if empty else ""
-            yield f"{label}: {count} requests failed ({in_words(errors, count)}){lost}."
+            yield f"{label}: {count} requests failed ({in_words(errors, count)}){lost}{_paused(mine)}."
+
+
+def _paused(windows: list[Window]) -> str:
+    """How many clients of a closed loop were not at the server, since each pauses after a failure."""
+    worst = 0.0, 0
+    for window in windows:
+        if window.away is None and window.concurrency:
+            clients = window.stats.errors * PAUSE_AFTER_ERROR_S / window.stats.window_s
+            worst = max(worst, (min(clients, window.concurrency) / window.concurrency, window.concurrency))
+    share, concurrency = worst
+    if share < MIN_PAUSED_SHARE:
+        return ""
+    return (
+        f"; a client pauses {PAUSE_AFTER_ERROR_S:g} s after each, so that up to {share * concurrency:.1f} of "
+        f"{concurrency} were not at the server"
+    )
 
 
 def _late(outcome: Outcome) -> Iterator[str]:
@@ -206,31 +293,31 @@ def _slow(outcome: Outcome) -> Iterator[str]:
 
 def _unequal(outcome: Outcome) -> Iterator[str]:
     """Where tokens are not those that were asked for, or not known to be those that came."""
-    short = {_where(w): None for w in outcome.windows if w.stats.short}
+    windows = outcome.measured()
+    short = {_where(w): None for w in windows if w.stats.short}
     if short:
-        count = sum(w.stats.short for w in outcome.windows)
-        finished = sum(w.stats.finished for w in outcome.windows)
+        count = sum(w.stats.short for w in windows)
+        finished = sum(w.stats.finished for w in windows)
         yield (
             f"{count} of {finished} finished answers were shorter than asked for ({_some(list(short))}): "
             "arms did not do the same work. Does the server heed ignore_eos, and is its context long enough?"
         )
-    guessed = {_where(w): None for w in outcome.windows if w.stats.guessed}
-    if guessed:
-        told = any(not w.stats.guessed and w.stats.output_tok_s for w in outcome.windows)
-        remedy = (
-            "lengthen --window until requests end in it" if told else "it must report usage (stream_options)"
-        )
-        yield (
-            f"The server did not say how many tokens the events of a stream brought ({_some(list(guessed))}):"
-            f" each was taken for one, too few under speculation; {remedy}."
-        )
+    for label in outcome.labels():
+        mine = [w for w in windows if w.label == label]
+        guessed = {_where(w): None for w in mine if w.stats.guessed}
+        if guessed:
+            yield (
+                "The server did not say how many tokens the events of a stream brought "
+                f"({_some(list(guessed))}): each was taken for one, too few under speculation, so the "
+                f"figures with {GUESS} are no measure and compare with nothing; {guess_remedy(mine)}."
+            )
 
 
 def _uneven(outcome: Outcome) -> Iterator[str]:
     """Windows without streams that are shorter than an answer."""
     uneven = {
         _where(w): None
-        for w in outcome.windows
+        for w in outcome.measured()
         if w.stats.itl_p50_s is None and (w.stats.e2e_p50_s or 0.0) > w.stats.window_s
     }
     if uneven:
@@ -251,10 +338,11 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _cell(value: Estimate | None, *, bold: bool) -> str:
+def _cell(value: Estimate | None, *, bold: bool, guess: bool) -> str:
     if value is None:
         return "-"
     text = f"{value.mean:.0f}" + ("" if value.half_width is None else f" ±{value.half_width:.0f}")
+    text += GUESS if guess else ""
     return f"[bold]{text}[/bold]" if bold else text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from controller.bench.campaign import Timing
 from controller.bench.client import Dialect
@@ -40,3 +41,28 @@ class BenchRequest:
     as_json: bool
     run_id: str
     """Tells the leases of this run from those of another; see `holder_of`."""
+
+    def options(self) -> dict[str, Any]:
+        """What was asked for and how, as JSON; what was of no account for the load at hand is `None`."""
+        sweep = self.arrivals is None and self.scenario is None
+        paths = {
+            name: None if (path := getattr(self, name)) is None else str(path)
+            for name in ("arrivals", "scenario", "config", "api_key_file", "admin_api_key_file")
+        }
+        return {
+            "arms": list(self.arms),
+            "concurrency": list(self.concurrencies) if sweep else None,
+            "rounds": self.rounds,
+            "window_s": self.timing.window_s if sweep else None,
+            "settle_s": self.timing.settle_s if sweep else None,
+            "warm_up_s": self.timing.warm_up_s if sweep else None,
+            "prompts": self.prompts,
+            "rate_scale": self.rate_scale if self.arrivals is not None else None,
+            "dialect": self.dialect.value,
+            "model": self.model,
+            "stream_every": self.stream_every,
+            "seed": self.seed,
+            "output": str(self.output),
+            "overwrite": self.overwrite,
+            **paths,
+        }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,18 +10,37 @@ from typing import Any
 import httpx
 
 from controller.bench.arms import AS_IS, BenchArm
-from controller.bench.client import Client
+from controller.bench.client import Client, Dialect
 from controller.bench.engine import EngineControl, EngineRefusedError
 from controller.bench.load import ClosedLoop
 from controller.bench.prompts import PromptSource
 
 CONFIRM_WITHIN_S = 10.0
-_ABORT_WITHIN_S = 5.0
 _ALIVE_WITHIN_S = 5.0
 
 
 class ServerGoneError(Exception):
     """A server that is measured as it is no longer answers; ends the benchmark, not one arm."""
+
+
+_OTHER_API = {
+    Dialect.SGLANG: "for a server that is not SGLang give --dialect openai, or openai-chat",
+    Dialect.OPENAI: "for a server with /v1/chat/completions alone give --dialect openai-chat",
+    Dialect.CHAT: "for a server with /v1/completions alone give --dialect openai",
+}
+
+
+class RequestsFailError(Exception):
+    """Every request of the warm-up failed: so would those of every window; ends the benchmark."""
+
+    def __init__(self, client: Client, failed: int, first: str) -> None:
+        url = str(client.http.base_url).rstrip("/") + client.path
+        remedy = "mend the server, or what is asked of it"
+        if "HTTP 404" in first:
+            remedy = _OTHER_API[client.dialect]
+        super().__init__(
+            f"every request of the warm-up failed, {failed} in all, at {url} (the first: {first}): {remedy}"
+        )
 
 
 @dataclass(slots=True)
@@ -64,20 +81,9 @@ class ServerUnderTest:
         return None
 
     async def end(self) -> None:
-        """Drop the load; SGLang notices closed connections late, so it is told to abort these requests.
-
-        One by one, since others may have requests on the server.
-        """
-        if self.loop is None:
-            return
-        running = [r.rid for r in self.loop.newest() if r.ended_s is None and r.rid is not None]
-        await self.loop.cancel()
-        with contextlib.suppress(httpx.HTTPError, TimeoutError):
-            async with asyncio.timeout(_ABORT_WITHIN_S):
-                await asyncio.gather(*(self._abort(rid) for rid in running))
-
-    async def _abort(self, rid: str) -> None:
-        await self.client.http.post("/abort_request", json={"rid": rid})
+        """End the load, if there is one."""
+        if self.loop is not None:
+            await self.loop.end()
 
 
 @dataclass(frozen=True, slots=True)

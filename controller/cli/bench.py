@@ -55,15 +55,23 @@ def bench(
         float | None, typer.Option(help="How many times as fast as the trace of --arrivals; else 1.")
     ] = None,
     scenario: Annotated[Path | None, typer.Option(help="TOML file of phases; see docs/bench.md.")] = None,
-    dialect: Annotated[Dialect, typer.Option(help="Which API requests go to.")] = Dialect.SGLANG,
-    model: Annotated[str | None, typer.Option(help="For --dialect openai; else the first served.")] = None,
+    dialect: Annotated[
+        Dialect,
+        typer.Option(
+            help="Which API requests go to: sglang /generate, openai /v1/completions, "
+            "openai-chat /v1/chat/completions."
+        ),
+    ] = Dialect.SGLANG,
+    model: Annotated[
+        str | None, typer.Option(help="For --dialect openai and openai-chat; else the first served.")
+    ] = None,
     stream_every: Annotated[
         int, typer.Option(min=0, help="Of every so many clients one streams: 1 all, 0 none.")
     ] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Of prompts and lengths.")] = 0,
-    output: Annotated[Path, typer.Option(help="Folder for results.json, profile.json, plots.")] = Path(
-        "bench"
-    ),
+    output: Annotated[
+        str, typer.Option(metavar="PATH", help="Folder for results.json, profile.json, plots.")
+    ] = "bench",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the results of another run in that folder.")
     ] = False,
@@ -76,12 +84,14 @@ def bench(
 
     Results of another run in the folder --output are replaced with --overwrite only, else it is refused.
     """
-    from controller.bench import command  # noqa: PLC0415  keeps the other commands quick
+    from controller.bench import command, endings  # noqa: PLC0415  keeps the other commands quick
     from controller.bench.campaign import Timing  # noqa: PLC0415
     from controller.bench.outcome import to_json  # noqa: PLC0415
     from controller.bench.request import BenchRequest  # noqa: PLC0415
 
     _check_one_load({"--scenario": scenario, "--arrivals": arrivals, "--concurrency": concurrency})
+    if not output.strip():
+        raise BadRequestError(f"--output must name a folder, got {output!r}")
     _check_within("--window", window, 0.1, 86_400)
     _check_within("--settle", settle, 0, 3600)
     _check_within("--warm-up", warm_up, 0, 3600)
@@ -95,7 +105,7 @@ def bench(
         arms=_arms(arms),
         beside=tuple(others),
         plain=tuple(name for name, _ in others[: len(plain or [])]),
-        concurrencies=_concurrencies(concurrency or CONCURRENCIES),
+        concurrencies=_concurrencies(CONCURRENCIES if concurrency is None else concurrency),
         rounds=rounds,
         timing=Timing(window_s=window, settle_s=settle, warm_up_s=warm_up),
         prompts=prompts,
@@ -106,7 +116,7 @@ def bench(
         model=model,
         stream_every=stream_every,
         seed=seed,
-        output=output,
+        output=Path(output),
         overwrite=overwrite,
         config=config,
         api_key_file=api_key_file,
@@ -117,13 +127,13 @@ def bench(
     console = err if as_json else out
     try:
         outcome = command.run(request, console)
-    except command.InterruptedBenchError as stopped:
+    except endings.InterruptedBenchError as stopped:
         if as_json and stopped.outcome is not None:
             show_json(to_json(stopped.outcome))
         err.print(str(stopped), style="yellow", markup=False, soft_wrap=True)
         ended = Exit.INTERRUPTED if stopped.told is signal.SIGINT else Exit.TERMINATED
         raise typer.Exit(ended) from None
-    except (command.IncompleteBenchError, command.UnansweredBenchError) as stopped:
+    except endings.MeasuredBenchError as stopped:
         if as_json and stopped.outcome is not None:
             show_json(to_json(stopped.outcome))
         raise

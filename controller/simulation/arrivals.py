@@ -200,8 +200,8 @@ class _Reader:
         if missing:
             raise ValueError(f"{', '.join(sorted(missing))} is missing")
         time = _convert(self.time_key, row[self.time_key], self.seconds)
-        if not math.isfinite(time):
-            raise ValueError(f"{self.time_key} must be finite, got {row[self.time_key]!r:.60}")
+        if not (math.isfinite(time) and time >= 0):
+            raise ValueError(f"{self.time_key} must be finite and >= 0, got {row[self.time_key]!r:.60}")
         return time, _tokens(self.prompt_key, row), _tokens(self.output_key, row)
 
 

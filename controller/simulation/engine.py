@@ -250,7 +250,14 @@ class VirtualEngine:
 
     def cancel(self, index: int) -> None:
         """Drop the request with this index, wherever it is; does nothing when it is not here."""
+        self._arrivals = deque(r for r in self._arrivals if r.index != index)
+        self._next_arrival_s = self._arrivals[0].arrival_s if self._arrivals else math.inf
         self._waiting = deque(r for r in self._waiting if r.index != index)
+        partial = self._partial
+        if partial is not None and partial.index == index:
+            self._partial = None
+            self.context_tokens -= partial.prompt_tokens + partial.generated
+            self._reserved -= partial.output_tokens - partial.generated
         at = next((i for i, r in enumerate(self._running) if r.index == index), None)
         if at is not None:
             self._remove([at])

@@ -31,6 +31,9 @@ class FakeServer(httpx.AsyncBaseTransport):
         self.sequence = 0
         self.calls = []
         self.aborted = []
+        self.heeds_aborts_after = 0
+        """So many orders to abort come before their request is known, and are lost."""
+        self._ended = set()
         self.rids = []
         self.running = self.generated = 0
         self.cells = defaultdict(
@@ -42,6 +45,8 @@ class FakeServer(httpx.AsyncBaseTransport):
         path = request.url.path
         if path == "/abort_request":
             self.aborted.append(body)
+            if len(self.aborted) > self.heeds_aborts_after:
+                self._ended.add(body["rid"])
         elif path != "/generate":
             self.calls.append((request.method, path))
         if path == "/speculation":
@@ -91,21 +96,21 @@ class FakeServer(httpx.AsyncBaseTransport):
     async def _generate(self, body):
         wanted = body["sampling_params"]["max_new_tokens"]
         if body["stream"]:
-            return httpx.Response(200, stream=Stream(self._stream(wanted)))
-        async for last in self._events(wanted):
+            return httpx.Response(200, stream=Stream(self._stream(wanted, body.get("rid"))))
+        async for last in self._events(wanted, body.get("rid")):
             answer = last
         return httpx.Response(200, content=answer.removeprefix(b"data: ").strip())
 
-    async def _stream(self, wanted):
-        async for event in self._events(wanted):
+    async def _stream(self, wanted, rid):
+        async for event in self._events(wanted, rid):
             yield event
         yield b"data: [DONE]\n\n"
 
-    async def _events(self, wanted):
+    async def _events(self, wanted, rid=None):
         self.running += 1
         try:
             tokens = 0
-            while tokens < wanted:
+            while tokens < wanted and rid not in self._ended:
                 depth, gear = self.depth, self.gear
                 await asyncio.sleep(self.step_s[depth])
                 new = min(self.tokens_per_step[depth], wanted - tokens)

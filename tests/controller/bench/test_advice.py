@@ -60,3 +60,10 @@ def test_the_advice_says_what_the_schedule_is_worth():
 def test_worth_is_unknown_without_a_common_concurrency():
     """Unknown is not one."""
     assert worth(curve(c1=1), curve(c2=1)) is None
+
+
+def test_the_schedule_begins_where_it_was_measured():
+    """From 16 requests on, 14 a batch: below that nothing is known."""
+    on, off = curve(c16=3200, c64=5600), curve(c16=2700, c64=7800)
+    halved = {16: 14.0, 64: 46.0}
+    assert schedule({"depth-2": on, "off-cold": off}, DEPTHS, halved) == ((14, "depth-2"), (20, "off-cold"))

@@ -13,7 +13,7 @@ from controller.bench.courses import run_scenario, run_trace
 from controller.bench.engine import EngineControl, LeaseHeldError
 from controller.bench.prompts import Prompt, RandomTokens
 from controller.bench.scenario import Phase
-from controller.bench.target import ServerUnderTest, Target
+from controller.bench.target import RequestsFailError, ServerUnderTest, Target
 from tests.controller.bench.fake_server import FakeServer, http
 
 pytestmark = pytest.mark.looptime
@@ -208,3 +208,131 @@ async def test_a_409_for_the_sequence_fails_one_arm_only():
         found = campaign([Target(server("engine", fake, client), parse_arm("depth-2"))])
         await found.sweep([1], rounds=1)
     assert "HTTP 409: sequence" in found.failures[0].message
+
+
+class Away(FakeServer):
+    """Refuses connections between two moments."""
+
+    def __init__(self, from_s, to_s, **options):
+        super().__init__(**options)
+        self.span = from_s, to_s
+
+    async def handle_async_request(self, request):
+        now_s = asyncio.get_running_loop().time()
+        if self.span[0] <= now_s < self.span[1] and request.url.path == "/generate":
+            raise httpx.ConnectError("All connection attempts failed")
+        return await super().handle_async_request(request)
+
+
+async def test_a_window_in_which_the_server_was_away_is_marked():
+    """It is back at the window's end, and the next round is measured."""
+    fake = Away(1.0, 2.0, hook=False)
+    async with http(fake) as client:
+        found = campaign([Target(server("engine", fake, client), parse_arm("as-is"))])
+        await found.sweep([4], rounds=2)
+    first, second = found.windows
+    assert first.away is not None
+    assert first.away.endswith("connections were refused")
+    assert second.away is None
+
+
+async def test_counters_that_went_back_show_that_the_server_was_away():
+    """The engine restarted inside the window, and answers before and after it."""
+    fake = FakeServer()
+    clock = asyncio.get_running_loop().time
+    real = fake._speculation
+
+    def restarting(method, body):
+        if clock() > 2.0:
+            fake.cells.clear()
+        return real(method, body)
+
+    fake._speculation = restarting
+    async with http(fake) as client:
+        found = campaign([Target(server("engine", fake, client), parse_arm("depth-2"))])
+        await found.sweep([4], rounds=1)
+    (window,) = found.windows
+    assert window.away is not None
+    assert "the engine restarted" in window.away
+    assert window.cells == ()
+
+
+async def test_the_later_phases_of_a_round_are_left_out_after_a_server_was_away():
+    """It came back without what the phases before had brought it to."""
+    fake = Away(0.5, 1.0)
+    phases = (Phase("calm", 2.0, 2), Phase("busy", 2.0, 4))
+    async with http(fake) as client:
+        found = campaign([Target(server("engine", fake, client), parse_arm("off-cold"))])
+        await run_scenario(found, phases, lambda _: SOURCE, rounds=2)
+    assert [(w.phase, w.round, w.away is None) for w in found.windows] == [
+        ("calm", 0, False),
+        ("calm", 1, True),
+        ("busy", 1, True),
+    ]
+    assert "the server was away in phase 'calm'" in found.failures[0].message
+
+
+async def test_a_server_that_stands_between_two_windows_does_not_hide_it_there():
+    """Its state is asked for inside the window, which lasts 5 s longer for it: 400 * 2 / 7 tokens/s."""
+    fake = FakeServer()
+    real = fake.handle_async_request
+    asked = []
+
+    async def frozen(request):
+        asked.append(request.url.path)
+        if asked.count("/v1/models") == 1 and asked[-1] == "/v1/models":
+            fake.step_s = {0: 5.01}  # the step in flight; the next begin after the thaw
+            await asyncio.sleep(5.005)
+            fake.step_s = {0: 0.010}
+        return await real(request)
+
+    fake.hook, fake.handle_async_request = False, frozen
+    async with http(fake) as client:
+        found = campaign([Target(server("engine", fake, client), parse_arm("as-is"))])
+        await found.sweep([4], rounds=1)
+    (window,) = found.windows
+    assert window.stats.window_s == pytest.approx(7.0, abs=0.1)
+    assert window.stats.output_tok_s == pytest.approx(400 * 2 / 7, rel=0.05)
+
+
+class Refuses(FakeServer):
+    """Has no such path; the first `tokens` requests are answered all the same."""
+
+    def __init__(self, answered=0):
+        super().__init__(hook=False)
+        self.answered = answered
+
+    async def _generate(self, body):
+        if self.generated <= self.answered:
+            return await super()._generate(body)
+        return httpx.Response(404, text="Not Found")
+
+
+async def test_it_stops_after_a_warm_up_in_which_every_request_failed():
+    """So would all those of hours; path, URL, the first error and the remedy are named."""
+    fake = Refuses()
+    async with http(fake) as client:
+        found = campaign(
+            [Target(server("engine", fake, client), parse_arm("as-is"))], timing=Timing(warm_up_s=1.0)
+        )
+        with pytest.raises(RequestsFailError) as stopped:
+            await found.sweep([4], rounds=2)
+    assert found.windows == []
+    assert "at http://engine/generate (the first: BadAnswerError: HTTP 404: b'Not Found')" in str(
+        stopped.value
+    )
+    assert str(stopped.value).endswith(
+        "for a server that is not SGLang give --dialect openai, or openai-chat"
+    )
+
+
+async def test_one_answer_in_the_warm_up_is_enough_to_go_on():
+    """Its figures stand, the failures are shown."""
+    fake = Refuses(answered=1)
+    async with http(fake) as client:
+        found = campaign(
+            [Target(server("engine", fake, client), parse_arm("as-is"))],
+            timing=Timing(window_s=1.0, settle_s=0.0, warm_up_s=1.0),
+        )
+        await found.sweep([4], rounds=1)
+    assert len(found.windows) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from controller.bench.client import Client, Dialect
 from controller.bench.prompts import Prompt
-from controller.bench.records import RequestRecord
+from controller.bench.records import Lost, RequestRecord
 from tests.controller.bench.fake_server import FakeServer, Stream, http
 
 pytestmark = pytest.mark.looptime
@@ -133,6 +133,84 @@ async def test_an_error_inside_a_stream_is_an_error():
     record = await sent(openai({"error": {"message": "out of memory"}}), dialect=Dialect.OPENAI)
     assert record.error is not None
     assert "out of memory" in record.error
+
+
+CHAT = [
+    {"choices": [{"delta": {"role": "assistant", "content": ""}}]},
+    {"choices": [{"delta": {"reasoning_content": "x"}}]},
+    {"choices": [{"delta": {"content": "y"}}]},
+    {"choices": [{"delta": {}, "finish_reason": "length"}]},
+]
+
+
+async def test_chat_begins_with_its_first_text_not_with_the_role():
+    """The role after 0.1 s, a thought after 0.2 s, a word after 0.3 s; 6 tokens by the usage at the end."""
+    usage = {"choices": [], "usage": {"completion_tokens": 6}}
+    record = await sent(openai(*CHAT, usage, b"[DONE]"), dialect=Dialect.CHAT)
+    assert record.events == [(pytest.approx(0.2), 1), (pytest.approx(0.3), 6)]
+    assert (record.error, record.settled) == (None, True)
+
+
+async def test_chat_asks_with_a_message():
+    """At its own path."""
+    asked = []
+
+    def answer(request):
+        asked.append((request.url.path, json.loads(request.content)))
+        return httpx.Response(200, json={"usage": {"completion_tokens": 6}})
+
+    record = await sent(httpx.MockTransport(answer), streamed=False, dialect=Dialect.CHAT)
+    ((path, body),) = asked
+    assert (path, body["messages"]) == ("/v1/chat/completions", [{"role": "user", "content": "hi"}])
+    assert (record.error, record.output_tokens) == (None, 6)
+
+
+def whole(answer):
+    """A transport that sends this JSON at once, whatever was asked for."""
+
+    async def chunks():
+        yield json.dumps(answer).encode()
+
+    return httpx.MockTransport(lambda request: httpx.Response(200, stream=Stream(chunks())))
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_an_error_with_http_200_is_told_in_the_servers_words(streamed):
+    """Some say 200 and then what is wrong."""
+    overloaded = whole({"error": {"message": "overloaded"}})
+    record = await sent(overloaded, streamed=streamed, dialect=Dialect.OPENAI)
+    assert record.error.startswith("BadAnswerError: HTTP 200 with an error: ")
+    assert "overloaded" in record.error
+
+
+async def test_a_server_that_does_not_stream_is_told_so():
+    """A whole answer is no cut-off stream."""
+    answer = {"choices": [{"text": "ab"}], "usage": {"completion_tokens": 6}}
+    record = await sent(whole(answer), dialect=Dialect.OPENAI)
+    assert "the server does not stream, it sent a whole answer (--stream-every 0 takes those)" in record.error
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_an_answer_of_no_tokens_by_its_own_count_says_0(streamed):
+    """Nothing was left out: the server said how many."""
+    usage = {"choices": [], "usage": {"completion_tokens": 0}}
+    transport = openai(usage, b"[DONE]") if streamed else whole(usage)
+    record = await sent(transport, streamed=streamed)
+    assert record.error == "the answer tells 0 output tokens (completion_tokens)"
+
+
+@pytest.mark.parametrize(
+    ("problem", "how"),
+    [(httpx.ConnectError, Lost.REFUSED), (httpx.ReadError, Lost.BROKEN), (ValueError, None)],
+)
+async def test_a_request_that_lost_its_server_is_told_from_one_that_failed(problem, how):
+    """The first shows that the server was away."""
+
+    def fail(_):
+        raise problem("no")
+
+    record = await sent(httpx.MockTransport(fail))
+    assert (record.lost, record.error) == (how, f"{problem.__name__}: no")
 
 
 async def test_an_answer_without_tokens_is_an_error():

@@ -1,16 +1,21 @@
 """The command: which arms it chooses, what it refuses, and a whole run against a server in this process."""
 
+import errno
 import json
 import threading
 import time
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from controller.bench.arms import parse_arm
-from controller.bench.command import BenchError, _runnable
+from controller.bench.command import _runnable
+from controller.bench.endings import BenchError
 from controller.bench.inputs import parse_arms
+from controller.bench.request import BenchRequest
 from controller.cli import make_app
 from controller.errors import BadRequestError
 
@@ -157,11 +162,78 @@ def test_what_a_failing_server_measured_is_printed_as_json_too(tmp_path):
     assert "no KV cache left" in json.loads(result.stdout)["errors"][0]["text"]
 
 
+@pytest.mark.slow
+def test_a_server_that_only_fails_is_left_after_the_warm_up(tmp_path):
+    """No window is tried, and no folder is left."""
+    result = bench(Refusing, tmp_path / "out", "--warm-up", "0.5")
+    assert result.exit_code == 1
+    assert "error: every request of the warm-up failed, " in result.output
+    assert "/generate (the first: BadAnswerError: HTTP 503: " in result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_what_was_asked_for_is_in_the_results(tmp_path):
+    """Every option of the load, so that a file alone says how it came about."""
+    assert bench(Handler, tmp_path, "--stream-every", "2", "--seed", "7").exit_code == 0
+    about = json.loads((tmp_path / "results.json").read_text())["about"]
+    asked = {
+        "arms": [],
+        "concurrency": [1, 2],
+        "rounds": 1,
+        "window_s": 0.3,
+        "settle_s": 0.0,
+        "warm_up_s": 0.0,
+        "prompts": "tokens",
+        "rate_scale": None,
+        "dialect": "sglang",
+        "model": None,
+        "stream_every": 2,
+        "seed": 7,
+        "output": str(tmp_path),
+        "overwrite": False,
+        "arrivals": None,
+        "scenario": None,
+        "config": None,
+        "api_key_file": None,
+        "admin_api_key_file": None,
+    }
+    assert {key: about[key] for key in asked} == asked
+    told = {field.name for field in fields(BenchRequest)} - {"timing", "concurrencies", "as_json", "run_id"}
+    assert told - {"plain"} <= set(about)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("full", "saved"), [("results.json", "nothing"), ("throughput.png", "results.json")])
+def test_a_full_disk_at_the_end_costs_no_figure(tmp_path, monkeypatch, full, saved):
+    """The table is printed, the file named, and a repeat finds nothing in its way."""
+    replace = Path.replace
+
+    def no_space(path, target):
+        if target.name == full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", no_space)
+    result = bench(Handler, tmp_path / "out")
+    assert result.exit_code == 1
+    assert "Output tokens / s" in result.output
+    assert f"/{full} could not be written: No space left on device; saved: {saved}" in result.output
+    left = {path.name for path in (tmp_path / "out").iterdir()} if (tmp_path / "out").exists() else set()
+    assert left == {saved} - {"nothing"}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--concurrency", "0"], "--concurrency must be whole numbers 1..4096 with commas, got '0'"),
         (["--concurrency", "8,100000"], "must be whole numbers 1..4096 with commas, got '8,100000'"),
+        (["--concurrency", ""], "--concurrency must be whole numbers 1..4096 with commas, got ''"),
+        (["--output", ""], "--output must name a folder, got ''"),
+        (
+            ["--dialect", "openai-chat", "--prompts", "tokens"],
+            "--prompts must be texts with --dialect openai-ch",
+        ),
         (["--plain", "http://x"], "must be NAME=URL"),
         (["--plain", "a=x:1"], "must be an http:// or https:// URL, such as"),
         (["--engine", "127.0.0.1:30000"], "--engine must be an http:// or https:// URL, such as"),

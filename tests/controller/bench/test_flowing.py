@@ -80,9 +80,9 @@ async def test_clients_that_were_served_in_turn_all_count():
     class OneByOne(FakeServer):
         turn = asyncio.Lock()
 
-        async def _events(self, wanted):
+        async def _events(self, wanted, rid=None):
             async with self.turn:
-                async for event in super()._events(wanted):
+                async for event in super()._events(wanted, rid):
                     yield event
 
     took_s, found = await waited(OneByOne(hook=False), 3)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+import time
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -284,3 +285,41 @@ def test_every_run_has_a_holder_of_its_own(tmp_path):
     assert [len(each) for each in names] == [1, 1]
     assert names[0] != names[1]
     assert all(name.startswith("specgov-bench/") for each in names for name in each)
+
+
+class Away(Handler):
+    """Keeps no connection open, so that every request asks whether it is there."""
+
+    protocol_version = "HTTP/1.0"
+
+
+@pytest.mark.slow
+def test_a_server_that_was_away_and_is_back_ends_with_1_and_keeps_the_rest(tmp_path):
+    """Its port is closed in the middle of a window; the run goes on to its end, and says so."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Away)
+    port, began_s = server.server_port, time.monotonic()
+    servers = [server]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def come_back():
+        time.sleep(0.8)
+        servers[0].shutdown()
+        servers[0].server_close()
+        time.sleep(0.3)
+        servers.append(ThreadingHTTPServer(("127.0.0.1", port), Away))
+        servers[1].serve_forever()
+
+    threading.Thread(target=come_back, daemon=True).start()
+    where = ["--engine", f"http://127.0.0.1:{port}", "--output", str(tmp_path / "out"), "--json"]
+    load = "--concurrency 2 --rounds 3 --window 1.5 --settle 0 --warm-up 0 --prompts tokens"
+    result = CliRunner().invoke(make_app(), ["bench", *where, *load.split()])
+    servers[1].shutdown()
+    servers[1].server_close()
+    assert time.monotonic() - began_s > 4.5
+    assert result.exit_code == 1, result.output
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [w["away"] is None for w in found["windows"]] == [False, True, True]
+    assert (found["complete"], found["ended_by"]) == (False, None)
+    assert json.loads(result.stdout) == found
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: the server was away in 1 of 3 windows (the first: engine, ")

@@ -13,8 +13,9 @@ from controller.bench.cells import CellCount, difference
 from controller.bench.cost_profile import cost_profile
 from controller.bench.failed import ErrorCount
 from controller.bench.flowing import SlowStart
+from controller.bench.offered import Offered
 from controller.bench.outcome import Outcome, from_json, to_json
-from controller.bench.plots import _curves, write_plots
+from controller.bench.plots import _curves, draw
 from controller.bench.records import WindowStats
 from controller.bench.statistics import Estimate
 from controller.simulation.cost_profile import parse_profile
@@ -164,7 +165,7 @@ def test_doubtful_figures_are_called_doubtful():
             "Measured before the load was under way, since the server did not answer: "
             "engine for 30 s at C=64 (3 of 64 clients had been answered)."
         ),
-        "1 windows saw no token and are left out of the means: lengthen --window.",
+        "No token came in 1 window, which counts with 0 tokens/s (depth-2 at C=1).",
         "native at C=4: refused; requests failed: 7 times 'HTTP 500'",
         "a: no",
     ]
@@ -182,7 +183,8 @@ def test_a_server_that_fails_is_not_said_to_need_longer_windows():
     (said,) = report.warnings(Outcome({}, windows))
     assert said == (
         "depth-2: 8 requests failed (4 times 'HTTP 503', 2 times 'HTTP 500', 2 with other texts); "
-        "1 of its 2 windows hold no token for that."
+        "1 of its 2 windows hold no token for that; a client pauses 0.2 s after each, so that up to 0.4 of 1 "
+        "were not at the server."
     )
 
 
@@ -196,6 +198,138 @@ def test_nothing_finished_where_no_request_did_unless_tokens_flow_without_an_err
     """Answers longer than the window are measured by their tokens; failed ones are none."""
     stats = replace(STATS, finished=finished, errors=errors, output_tok_s=tok_s)
     assert Outcome({}, [replace(window("depth-2", 1, 0), stats=stats)]).nothing_finished() is nothing
+
+
+@pytest.mark.parametrize(
+    ("untold", "remedy"),
+    [(5, "the server must report usage (stream_options)"), (0, "lengthen --window until requests end in it")],
+)
+def test_guessed_tokens_give_no_advice_and_are_marked(untold, remedy):
+    """400 told of one server, 387 guessed of the other, of which the truth may be four times that."""
+    guess = replace(
+        window("depth-2", 4, 0), stats=replace(STATS, output_tok_s=387.0, guessed=True, untold=untold)
+    )
+    outcome = Outcome({}, [guess, window("off-cold", 4, 400)] * 2)
+    assert outcome.advice() is None
+    assert list(report.left_out(outcome)) == [
+        f"No advice, for want of data: C=4 (depth-2: its tokens are a guess: {remedy})."
+    ]
+    text = shown(report.throughput_table(outcome), 80) + shown(report.latency_table(outcome), 80)
+    assert "387 ±0?" in text
+    assert "400 ±0 " in text
+    assert "5.0/6.0?" in text
+    (said,) = report.warnings(outcome)
+    assert "(depth-2 at C=4): each was taken for one" in said
+    assert said.endswith(f"; {remedy}.")
+
+
+def test_the_remedy_for_guesses_is_each_servers_own():
+    """One never tells, of the other no request ended."""
+    stats = replace(STATS, output_tok_s=100.0, guessed=True)
+    windows = [
+        replace(window("depth-2", 4, 0), stats=replace(stats, untold=5)),
+        replace(window("plain", 4, 0), stats=stats),
+    ]
+    one, other = report.warnings(Outcome({}, windows))
+    assert "(depth-2 at C=4)" in one
+    assert one.endswith("the server must report usage (stream_options).")
+    assert "(plain at C=4)" in other
+    assert other.endswith("lengthen --window until requests end in it.")
+
+
+AWAY = replace(window("depth-2", 64, 158, number=1), away="120 connections were refused")
+
+
+def test_a_window_in_which_the_server_was_away_is_in_no_figure():
+    """479 and 478 without it; it is told, and the outcome is not complete."""
+    rest = [window("depth-2", 64, 479), window("depth-2", 64, 478, number=2)] + [window("plain", 64, 431)] * 3
+    outcome = Outcome({}, [*rest, AWAY], plain=("plain",))
+    found = outcome.throughput()["depth-2"][64]
+    assert (found.mean, found.n) == (478.5, 2)
+    assert outcome.advice().best == {64: "depth-2"}
+    assert outcome.complete is False
+    assert to_json(outcome)["complete"] is False
+    assert next(report.warnings(outcome)) == (
+        "The server was away in 1 window, left out of every figure: "
+        "depth-2 at C=64, round 2 (120 connections were refused)."
+    )
+    assert from_json(json.loads(json.dumps(to_json(outcome)))).windows == outcome.windows
+
+
+def test_an_arm_whose_server_was_away_too_often_gives_no_advice_at_that_load():
+    """One window is left; with none left the other arm must not win by default."""
+    beside = [window("off-cold", 64, 400)] * 2
+    one = Outcome({}, [window("depth-2", 64, 479), AWAY, *beside])
+    none = Outcome({}, [AWAY, AWAY, *beside])
+    assert one.thin() == {("depth-2", 64): "1 window, needs 2: the server was away in others"}
+    assert none.thin() == {("depth-2", 64): "no window, needs 2: the server was away in others"}
+    assert one.advice() is None
+    assert none.advice() is None
+
+
+def test_a_window_in_which_nothing_came_counts_with_0():
+    """The server stood for one of two windows: half of 800, not 800."""
+    outcome = Outcome({}, [window("depth-2", 8, 800), window("depth-2", 8, 0.0, number=1)])
+    assert outcome.throughput()["depth-2"][8].mean == 400.0
+    assert list(report.warnings(outcome)) == [
+        "No token came in 1 window, which counts with 0 tokens/s (depth-2 at C=8)."
+    ]
+
+
+def test_an_arm_that_never_brought_a_token_is_no_part_of_the_advice():
+    """A ratio to 0 says nothing, though whole answers of other clients may have ended."""
+    windows = [window("depth-2", 8, 0.0), window("off-cold", 8, 400), window("depth-1", 8, 300)] * 2
+    assert Outcome({}, windows).advice().best == {8: "off-cold"}
+
+
+def test_streams_that_stand_are_told_and_are_no_answers():
+    """4 in each of two windows, tokens or not; 3 requests never begun."""
+    stats = replace(STATS, finished=0, stalled=4)
+    windows = [replace(window("depth-2", 4, 88), stats=stats)] * 2
+    windows.append(replace(window("off-cold", 4, 0), stats=replace(STATS, waiting=3)))
+    outcome = Outcome({}, windows)
+    assert list(report.warnings(outcome)) == [
+        (
+            "8 streams stalled (depth-2 at C=4): begun, they had brought nothing for 2 s or more when their "
+            "window ended, and are in its figures as they are."
+        ),
+        "3 requests waited a whole window for their first token (off-cold at C=4).",
+    ]
+    assert Outcome({}, windows[:2]).nothing_finished()
+
+
+def test_a_trace_that_the_server_could_not_follow_is_told_with_what_was_offered():
+    """8000 tokens in 10 s."""
+    asked = Offered(200, 8000, 10.0, answered_after_s=39.5, unanswered=0, behind=True)
+    overrun = replace(window("engine", None, 159, phase="trace"), arm="as-is", offered=asked)
+    behind = (
+        "the server fell behind: 800 tokens/s offered, 159 delivered; "
+        "the last request was answered 39.5 s after the last arrival"
+    )
+    outcome = Outcome({}, [overrun, replace(overrun, offered=replace(asked, unanswered=3), round=1)])
+    assert list(report.warnings(outcome)) == [
+        f"engine in trace, round 1: {behind}.",
+        f"engine in trace, round 2: {behind}; 3 were still not answered then, and dropped.",
+    ]
+    text = shown(report.phase_table(outcome), 80)
+    assert "offered / s" in text
+    assert "800.0" in text
+    assert list(report.warnings(Outcome({}, [replace(overrun, offered=replace(asked, behind=False))]))) == []
+    assert from_json(json.loads(json.dumps(to_json(outcome)))).windows == outcome.windows
+
+
+def test_gaps_that_only_a_late_client_sees_are_no_figure():
+    """Events read at once are microseconds apart."""
+    windows = [window("depth-2", 4, 100, itl_s=0.00002)]
+    text = shown(report.latency_table(Outcome({}, windows)), 80)
+    assert "0.0/9.0" not in text
+
+
+def test_a_phase_named_like_a_number_is_no_concurrency():
+    """The column says which of the two it is."""
+    text = shown(report.latency_table(Outcome({}, [window("depth-2", 8, 100, phase="4")])), 80)
+    assert " phase " in text
+    assert " C " not in text
 
 
 def test_a_guess_does_not_go_into_a_mean_with_what_is_known():
@@ -260,7 +394,7 @@ def test_one_concurrency_has_no_crossover_to_speak_of():
     windows = [window("depth-2", 64, 400), window("off-cold", 64, 500)] * 2
     assert list(report.sentences(Outcome({}, windows))) == [
         "Best at 64 requests at once is off-cold; one concurrency shows no crossover.",
-        "Schedule by batch size: 1+: off-cold.",
+        "Schedule by batch size: 64+: off-cold. Below 64 nothing is known: measure lower concurrencies.",
         "Against depth-2 alone it is worth +25.0 % (geometric mean over concurrencies).",
     ]
 
@@ -342,14 +476,21 @@ def test_tables_hold_every_arm_and_an_unknown_is_a_dash():
 
 
 @pytest.mark.slow
-def test_plots_are_written(tmp_path):
-    """Both pictures, as PNG."""
+def test_plots_are_drawn():
+    """Both pictures."""
     full = replace(
         OUTCOME, depths=[DepthSample(1.0, "depth-2", 2, "on", 3), DepthSample(2.0, "off-cold", 0, "cold", 3)]
     )
-    written = write_plots(full, tmp_path)
-    assert [path.name for path in written] == ["throughput.png", "depth.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+    assert [name for name, _ in draw(full)] == ["throughput.png", "depth.png"]
+
+
+@pytest.mark.slow
+def test_a_point_without_a_token_is_drawn_at_zero():
+    """It has no place on a logarithmic axis."""
+    axes = Figure().subplots()
+    curve = {1: Estimate(0.0, None, 1), 4: Estimate(100.0, None, 1)}
+    _curves(axes, {"depth-2": curve}, "output tokens / s")
+    assert (axes.get_xscale(), axes.get_yscale(), axes.get_ylim()[0]) == ("log", "linear", 0.0)
 
 
 @pytest.mark.slow

@@ -105,3 +105,32 @@ def test_an_empty_window_is_refused():
     """Zero seconds have no rate."""
     with pytest.raises(ValueError, match="to_s must be after from_s"):
         window_stats([], 1.0, 1.0)
+
+
+def test_streams_that_have_begun_and_stand_are_stalled_those_that_have_not_wait():
+    """At 10 s: silent for 3 s, 1.5 s (not 2); never begun in 6 s, 1 s (not the whole window)."""
+    running = [
+        stream(0.0, [(1.0, 1), (7.0, 5)], ended=False),
+        stream(0.0, [(1.0, 1), (8.5, 5)], ended=False),
+        RequestRecord(4.0, streamed=True),
+        RequestRecord(9.0, streamed=True),
+        RequestRecord(0.0, streamed=False),
+        stream(0.0, [(1.0, 1), (2.0, 5)]),
+    ]
+    found = window_stats(running, 5.0, 10.0)
+    assert (found.stalled, found.waiting) == (1, 1)
+
+
+def test_a_silence_of_two_seconds_is_told_in_a_shorter_window_too():
+    """Since before the window; what comes later does not undo it."""
+    record = stream(0.0, [(1.0, 1), (7.0, 5), (20.0, 9)], ended=False)
+    assert window_stats([record], 9.0, 9.5).stalled == 1
+    assert window_stats([record], 8.0, 8.5).stalled == 0
+
+
+def test_a_stream_that_ended_without_a_word_of_its_tokens_is_untold():
+    """One that still runs may yet be told."""
+    ended, running = stream(0.0, [(1.0, 1), (2.0, 2)]), stream(0.0, [(1.0, 1), (2.0, 2)], ended=False)
+    ended.guessed = running.guessed = True
+    assert window_stats([ended, running], 0.0, 3.0).untold == 1
+    assert window_stats([running], 0.0, 3.0).untold == 0

@@ -6,12 +6,14 @@ import random
 import pytest
 
 from controller.bench.client import Client
-from controller.bench.prompts import RandomTokens
+from controller.bench.load import OpenLoop
+from controller.bench.prompts import Prompt, RandomTokens
 from controller.bench.target import ServerUnderTest
 from tests.controller.bench.fake_server import FakeServer, http
 
 pytestmark = pytest.mark.looptime
 SOURCE = RandomTokens((8, 8), (100, 100), (1, 9))
+LONG = RandomTokens((8, 8), (10_000, 10_000), (1, 9))
 
 
 async def test_only_the_benchs_own_requests_are_aborted_at_the_end():
@@ -26,6 +28,45 @@ async def test_only_the_benchs_own_requests_are_aborted_at_the_end():
     assert len(server.rids) > 4
     assert sorted(body["rid"] for body in server.aborted) == sorted(running)
     assert all(set(body) == {"rid"} for body in server.aborted)
+
+
+@pytest.mark.parametrize("lost", [0, 4])
+async def test_no_request_outlives_its_client(lost):
+    """Ended by the server, not only let go of; an order that came before its request is given again."""
+    server = FakeServer()
+    server.heeds_aborts_after = lost
+    async with http(server) as client:
+        target = ServerUnderTest("engine", Client(client, asyncio.get_running_loop().time))
+        loop = target.begin(LONG, random.Random(1), stream_every=2)
+        await loop.scale(4)
+        await asyncio.sleep(0.1)
+        await target.end()
+        assert server.running == 0
+    assert not any(record.cancelled for record in loop.records)
+    assert len(server.aborted) == 4 + lost
+
+
+async def test_a_server_that_heeds_no_abort_is_left_all_the_same():
+    """Three orders, 0.3 s apart, then the connections are closed."""
+    server = FakeServer({0: 36.0})
+    server.heeds_aborts_after = 1000
+    clock = asyncio.get_running_loop().time
+    async with http(server) as client:
+        target = ServerUnderTest("engine", Client(client, clock))
+        await target.begin(SOURCE, random.Random(1), stream_every=1).scale(2)
+        await asyncio.sleep(0.1)
+        await target.end()
+    assert len(server.aborted) == 6
+    assert clock() == pytest.approx(1.0)
+
+
+async def test_the_requests_that_a_trace_waits_for_in_vain_are_aborted_too():
+    """One of 36 s a token, after 1 s."""
+    server = FakeServer({0: 36.0})
+    async with http(server) as client:
+        load = OpenLoop(Client(client, asyncio.get_running_loop().time))
+        await load.run([(0.0, Prompt(100, text="a"))], drain_s=1.0)
+    assert [body["rid"] for body in server.aborted][:1] == server.rids
 
 
 async def test_a_server_without_a_load_is_told_nothing():

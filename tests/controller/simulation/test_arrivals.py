@@ -74,10 +74,12 @@ def test_bad_rows_are_named_by_line_and_the_rest_is_kept():
 
 
 def test_bad_json_rows_are_named_too():
-    """Not JSON, not an object, a key missing, an infinite time."""
-    rows = ["{", "[1]", '{"arrival_s": 1}', '{"arrival_s": 1e999, "prompt_tokens": 1, "output_tokens": 1}']
+    """Not JSON, not an object, a key missing, an infinite time, one before the trace's own zero."""
+    times = [f'{{"arrival_s": {at_s}, "prompt_tokens": 1, "output_tokens": 1}}' for at_s in ("1e999", "-5")]
+    rows = ["{", "[1]", '{"arrival_s": 1}', *times]
     trace = parse_arrivals([*OWN.splitlines(), *rows])
-    assert [row.line for row in trace.bad_rows] == [3, 4, 5, 6]
+    assert [row.line for row in trace.bad_rows] == [3, 4, 5, 6, 7]
+    assert trace.bad_rows[4].reason == "arrival_s must be finite and >= 0, got -5"
     assert "output_tokens, prompt_tokens is missing" in trace.bad_rows[2].reason
 
 

@@ -204,6 +204,31 @@ def test_a_cancelled_request_frees_its_place(make_engine):
     assert (engine.running, engine.context_tokens, engine.finished) == (0, 0, [])
 
 
+def test_a_request_that_was_cancelled_before_the_engine_took_it_never_runs(make_engine):
+    """It arrives while a step is in flight: its client may go away before the next one."""
+    engine = make_engine()
+    engine.submit(Request(0, 0.0, 100, 50))
+    engine.submit(Request(1, 0.1, 100, 50))
+    engine.cancel(0)
+    engine.cancel(1)
+    assert engine.idle
+    engine.run_until(1.0)
+    assert (engine.running, engine.emitted_tokens) == (0, 0)
+
+
+def test_a_request_that_was_cancelled_in_the_middle_of_its_prefill_frees_its_place(make_engine):
+    """The chunk before is done, the next one is not."""
+    engine = make_engine()
+    chunk = engine.config.chunked_prefill_tokens
+    engine.submit(Request(0, 0.0, 2 * chunk, 50))
+    engine.run_until(1e-6)
+    assert (engine.waiting, engine.running) == (1, 0)
+    engine.cancel(0)
+    assert (engine.idle, engine.context_tokens) == (True, 0)
+    (done,) = run(engine, Request(1, engine.now_s, 100, 50))
+    assert done.index == 1
+
+
 def test_the_same_seed_gives_the_same_run(make_engine):
     """Noise and acceptance come from the generator handed in, and from nowhere else."""
 
