@@ -39,9 +39,13 @@ def deeper_anywhere(new: Schedule, old: Schedule) -> bool:
 
 
 def reverts(new: Schedule, old: Schedule, before: Schedule, after: Schedule) -> bool:
-    """Whether going from `old` to `new` drafts deeper where going from `before` to `after` drafted less."""
+    """Whether going from `old` to `new` takes back where going from `before` to `after` drafted less.
+
+    That is to draft deeper there, and as deep as before: another depth, less deep, is no way back.
+    """
     starts = {row.min_batch_size for table in (new, old, before, after) for row in table.rows}
     return any(
-        new.arm_for(n).depth > old.arm_for(n).depth and before.arm_for(n).depth > after.arm_for(n).depth
+        new.arm_for(n).depth > old.arm_for(n).depth
+        and new.arm_for(n).depth >= before.arm_for(n).depth > after.arm_for(n).depth
         for n in starts
     )

@@ -36,7 +36,7 @@ class GuardParams:
     dwell_down_s: NotNegative = 1.0
     """Least seconds between two changes.  Short: turning down under load must be quick."""
     dwell_up_s: NotNegative = 10.0
-    """Least seconds from drafting less at some batch size to drafting deeper there again.  Long: coming back
+    """Least seconds from drafting less at some batch size to drafting as deep there again.  Long: coming back
     may wait."""
     max_switches: Count = 20
     """At most this many schedule changes in any `switch_window_s`; then only changes that draft
@@ -130,10 +130,10 @@ class Freshness(Guard):
 
 
 class Dwell(ChangeGuard):
-    """Least time between changes: short for any; long for drafting deeper where drafting was just cut.
+    """Least time between changes: short for any; long for drafting as deep again where that was just cut.
 
-    A change between gears of off cuts nothing, and a cut at other batch sizes is no reason to wait: only
-    going back and forth is what dwelling is against.
+    A change between gears of off cuts nothing, a cut at other batch sizes is no reason to wait, and neither
+    is one of depth 4 for depth 1, which a probe has found since: dwelling is against going back and forth.
     """
 
     def __init__(self, inner: Policy, down_s: float, up_s: float) -> None:

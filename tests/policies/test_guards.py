@@ -139,9 +139,22 @@ def test_only_going_back_is_waited_for():
     assert guard.decide(at(3)).schedule == script.schedule
     script.schedule = Schedule((Row(1, Arm(3)), Row(64, COLD)))
     assert guard.decide(at(4)).schedule == script.schedule
-    script.schedule = Schedule((Row(1, Arm(3)), Row(64, Arm(1))))
+    script.schedule = Schedule((Row(1, Arm(3)), Row(64, Arm(2))))
     assert guard.decide(at(12.9)).evidence["left_s"] == pytest.approx(0.1)
     assert guard.decide(at(13)).schedule == script.schedule
+
+
+def test_another_depth_less_deep_is_no_way_back():
+    """4 cut to off, then 1, which a probe has found: at once; off again, and back to 1 has to wait."""
+    script = Script(3)
+    guard = Dwell(script, down_s=1, up_s=10)
+    guard.decide(at(0))
+    for now_s, wanted in ((1, 0), (2, 1), (3, 0)):
+        script.depth = wanted
+        assert depth(guard.decide(at(now_s))) == wanted
+    script.depth = 1
+    assert guard.decide(at(12.9)).reason is Reason.DWELL
+    assert depth(guard.decide(at(13))) == 1
 
 
 def test_the_first_schedule_and_one_after_a_restart_or_release_are_no_changes():
