@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_hooks import compat
-from sglang_hooks.environment import switch
+from sglang_hooks.environment import setting, switch
 from sglang_hooks.guard import Guard
 from sglang_hooks.plain_decode_attention import (
     DecodesOneToken,
@@ -55,7 +55,7 @@ def install(register: Callable[[str, Original], None], status: ChainVerifyStatus
     """
     wanted = switch(ENV)
     if wanted is False:
-        status.reason = f"turned off by {ENV}=0"
+        status.reason = f"turned off by {setting(ENV)}"
         return
     release = compat.sglang_version()
     if not any(_is_known(path, release) for path in KNOWN):

@@ -23,3 +23,8 @@ def switch(name: str, *, in_doubt: bool = False) -> bool | None:
         return text.lower() in _YES
     logger.error("%s must be 0 or 1, got %r; taken as %d", name, text, in_doubt)
     return in_doubt
+
+
+def setting(name: str) -> str:
+    """The variable `name` as it was set, for a message, cut short: its value may be anything."""
+    return f"{name}={os.environ.get(name, '').strip()[:20]}"

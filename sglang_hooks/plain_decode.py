@@ -13,9 +13,10 @@ states, runs the draft model behind it and prepares all of it on the host.  Here
 The outputs are the target's in every gear: a request whose draft KV cache has holes drafts badly, and
 verification refuses what it drafts.
 
-Nothing here may fail a step.  What cannot be done when the state is built leaves SGLang's own in place,
-with the reason in the status; a shortcut that fails in a step is counted, logged and switched off, and
-SGLang's own way is taken in that same step.  (The exception: memory that ends on one of several ranks.)
+What cannot be done when the state is built leaves SGLang's own in place, with the reason in the status; a
+shortcut that fails in a step is counted, logged and switched off, and SGLang's own way is taken in that same
+step.  Not so what fails on one of several ranks alone (memory, a device), nor what the attention is planned
+with, whose graphs know no other way: these end the scheduler, as a fault of SGLang's own does.
 
 `SPECGOV_PLAIN_DECODE=0` turns all of it off, gears included.
 """
@@ -28,7 +29,7 @@ from functools import partial
 from typing import Any
 
 from sglang_hooks import compat
-from sglang_hooks.environment import switch
+from sglang_hooks.environment import setting, switch
 from sglang_hooks.guard import Guard
 from sglang_hooks.plain_decode_attention import RefusedError
 from sglang_hooks.plain_decode_step import is_greedy_root
@@ -54,7 +55,7 @@ def install(register: Callable[[str, Original], None], status: PlainDecodeStatus
     `status` says from then on what is in force.
     """
     if switch(ENV) is False:
-        status.reason = f"turned off by {ENV}=0"
+        status.reason = f"turned off by {setting(ENV)}"
         return
     status.reason = NOT_BUILT
     hooks = PlainDecodeHooks(status, guard)
@@ -100,8 +101,8 @@ class PlainDecodeHooks:
             self._shortcut(name)
             for name in ("counted lengths", "deferred draft-extend", "frozen prefill", "greedy root")
         )
-        self._shared_reads, self._verify_input = map(
-            self._shortcut, ("shared reads", "one-node verify input")
+        self._shared_reads, self._verify_input, self._gear, self._skipped_extend = map(
+            self._shortcut, ("shared reads", "one-node verify input", "gear", "skipped draft-extend")
         )
 
     # When the server starts
@@ -122,6 +123,8 @@ class PlainDecodeHooks:
             status.reason = str(refused)
             logger.warning("specgov: SGLang's own depth 0 stays: %s", refused)
         except Exception as error:
+            if zero.several_ranks and _is_this_ranks_alone(error):
+                raise  # the others are in the middle of a capture, and will not begin another
             status.reason = f"building the state failed: {error!r}"
             self._guard.failed("building depth 0 as plain decoding")
         else:
@@ -166,7 +169,7 @@ class PlainDecodeHooks:
             with self._deferred_extend as usable:
                 if usable:
                     zero.catch_up(worker._draft_extend_for_decode, batch)
-            zero.drop_kept(batch)
+                    zero.drop_kept(batch)
         return original(worker, batch, *args, **kwargs)
 
     def around_eagle_sample(
@@ -196,21 +199,23 @@ class PlainDecodeHooks:
         self, original: Original, worker: Any, batch: Any, result: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Put the draft-extend off while the gear is warm, leave it out while it is cold or frozen."""
-        zero = self._of(worker, batch)
-        gear = "on" if zero is None else zero.gear()
-        if zero is None or gear == "on":
-            return original(worker, batch, result, *args, **kwargs)
-        if gear == "warm":
-            with self._deferred_extend as usable:
-                if usable and zero.can_defer():
-                    if not zero.defer(partial(original, worker), batch, result):
-                        self._draft_nothing(zero, batch, result)
+        zero, gear = self._of(worker, batch), "on"
+        with self._gear as usable:
+            if usable and zero is not None:
+                gear = zero.gear()
+        with self._skipped_extend as may_skip:
+            if zero is not None and gear != "on" and may_skip:
+                with self._deferred_extend as usable:
+                    if usable and gear == "warm" and zero.can_defer():
+                        if not zero.defer(partial(original, worker), batch, result):
+                            self._draft_nothing(zero, batch, result)
+                        return None
+                    if usable:
+                        zero.drop_kept(batch)
+                if gear != "warm":
+                    self._draft_nothing(zero, batch, result)
                     return None
-            zero.drop_kept(batch)
-            return original(worker, batch, result, *args, **kwargs)
-        zero.drop_kept(batch)
-        self._draft_nothing(zero, batch, result)
-        return None
+        return original(worker, batch, result, *args, **kwargs)
 
     def _draft_nothing(self, zero: DepthZero, batch: Any, result: Any) -> None:
         # With the overlap scheduler the relay keeps what an earlier draft left there (`around_stash`);
@@ -238,7 +243,9 @@ class PlainDecodeHooks:
         zero = self._of(worker, batch)
         if zero is not None:
             self._count(zero.count_prefill, batch)
-            zero.drop_kept(batch)
+            with self._deferred_extend as usable:
+                if usable:
+                    zero.drop_kept(batch)
             with self._frozen_prefill as usable:
                 if usable and zero.prefill_gear() == "frozen":
                     mark_cold(batch.reqs)
@@ -259,12 +266,13 @@ class PlainDecodeHooks:
             or hasattr(future_map, "make_staged_spec_input")
         ):
             return original(future_map, future_indices, payload)
-        if getattr(future_map, "topk_p_buf", None) is not None:
-            tokens = future_map.output_tokens_buf
-            tokens[future_indices] = payload.bonus_tokens.to(tokens.dtype)
-            return None
-        for name, value in self._zero.tensors.draft_stub(future_indices.shape[0]).items():
-            setattr(payload, name, value)
+        with self._skipped_extend:  # a relay that fails ends what needs it
+            if getattr(future_map, "topk_p_buf", None) is not None:
+                tokens = future_map.output_tokens_buf
+                tokens[future_indices] = payload.bonus_tokens.to(tokens.dtype)
+                return None
+            for name, value in self._zero.tensors.draft_stub(future_indices.shape[0]).items():
+                setattr(payload, name, value)
         return original(future_map, future_indices, payload)
 
     def around_resolve_seq_lens(
@@ -298,8 +306,8 @@ class PlainDecodeHooks:
     def _survived(self, name: str, error: Exception) -> bool:
         """Switch shortcut `name` off for good; called while `error` is being handled.
 
-        Not when one of several ranks runs out of memory: what fails on this rank alone would leave the
-        ranks with different collectives, and a crash is better than a hang.
+        Not when one of several ranks runs out of memory, or has a fault of its device: what fails on this
+        rank alone would leave the ranks with different collectives, and a crash is better than a hang.
         """
         if _is_this_ranks_alone(error) and self._zero is not None and self._zero.several_ranks:
             return False
@@ -310,8 +318,11 @@ class PlainDecodeHooks:
 
 
 def _is_this_ranks_alone(error: Exception) -> bool:
-    """Memory is the one thing that ranks do not have alike; everything else fails on all of them."""
-    return type(error).__name__ == "OutOfMemoryError"  # PyTorch's
+    """Memory and devices are what ranks do not have alike; everything else fails on all of them."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # PyTorch's
+        return True
+    said = str(error).lower()
+    return any(part in said for part in ("out of memory", "alloc_failed", "cuda error", "hip error"))
 
 
 def _is_relayed(batch: Any) -> bool:

@@ -146,16 +146,17 @@ def test_every_hooked_name_is_in_the_table_of_checked_names(monkeypatch):
     assert set(hooked) <= {target.path for target in compat.PLAIN_DECODE_TARGETS}
 
 
-def test_turned_off_by_the_environment_nothing_is_hooked_and_the_status_says_so(monkeypatch):
-    """SPECGOV_PLAIN_DECODE=0; only SGLang's own gear is left."""
-    monkeypatch.setenv("SPECGOV_PLAIN_DECODE", "0")
+@pytest.mark.parametrize("value", ["0", "off", "maybe"])
+def test_turned_off_by_the_environment_nothing_is_hooked_and_the_status_says_so(monkeypatch, value):
+    """SPECGOV_PLAIN_DECODE=0, or what nobody understands; only SGLang's own gear is left."""
+    monkeypatch.setenv("SPECGOV_PLAIN_DECODE", value)
     status, hooked = PlainDecodeStatus(), []
     install(lambda path, _hook: hooked.append(path), status, Guard())
     assert hooked == []
     assert status.to_json() == {
         "in_force": False,
         "backend": None,
-        "reason": "turned off by SPECGOV_PLAIN_DECODE=0",
+        "reason": f"turned off by SPECGOV_PLAIN_DECODE={value}",
     }
     assert status.gears == ("warm",)
 
@@ -508,6 +509,95 @@ def test_a_shortcut_that_fails_is_switched_off_and_sglangs_way_taken_in_the_same
     assert hooks._guard.errors == 1
     assert hooks._status.reason == "switched off after a failure: one-node verify input (ValueError('shape'))"
     assert hooks._status.gears == ("warm", "cold", "frozen")
+
+
+@pytest.mark.parametrize(
+    ("broken", "gear", "step"),
+    [
+        (
+            "gear",
+            "cold",
+            lambda h: h.around_draft_extend_for_decode(sglang, DRAFT_WORKER, make_batch(), make()),
+        ),
+        (
+            "drop_kept",
+            "warm",
+            lambda h: h.around_draft_extend_for_decode(sglang, DRAFT_WORKER, make_batch(), make()),
+        ),
+        ("drop_kept", "on", lambda h: h.around_draft(sglang, DRAFT_WORKER, make_batch())),
+        (
+            "drop_kept",
+            "cold",
+            lambda h: h.around_draft_extend_for_prefill(sglang, DRAFT_WORKER, make_batch(), "hidden", "next"),
+        ),
+        (
+            "tensors.draft_stub",
+            "cold",
+            lambda h: h.around_draft_extend_for_decode(
+                sglang, DRAFT_WORKER, make_batch(overlap=False), make(next_draft_input=make())
+            ),
+        ),
+    ],
+)
+def test_whatever_of_ours_fails_in_a_step_sglangs_own_function_runs_in_that_step(broken, gear, step):
+    """And in every later one; counted once."""
+
+    def fails(*_args):
+        raise ValueError("broken")
+
+    hooks = make_hooks(gear=gear)
+    owner, _, name = broken.rpartition(".")
+    setattr(getattr(hooks._zero, owner) if owner else hooks._zero, name, fails)
+    for _ in range(2):
+        assert step(hooks)[0] == "SGLang's own"
+    assert hooks._guard.errors == 1
+    assert "switched off after a failure" in hooks._status.reason
+
+
+def test_a_relay_that_fails_ends_the_steps_that_need_it():
+    """SGLang relays this one as it is; from then on every step at depth 0 has its draft-extend."""
+    hooks = make_hooks(gear="cold")
+    hooks._zero.tensors.draft_stub = None
+    relay = make_fresh_relay(since_0_5_19=True)
+    assert hooks.around_stash(sglang, relay, Rows([1]), make_payload())[0] == "SGLang's own"
+    assert hooks._guard.errors == 1
+    batch = make_batch()
+    assert hooks.around_draft_extend_for_decode(sglang, DRAFT_WORKER, batch, make())[0] == "SGLang's own"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+    ],
+)
+def test_a_fault_of_one_ranks_device_is_not_survived_among_several_whatever_it_is_called(error):
+    """PyTorch has a class for one of them; the others are told apart by their words."""
+
+    def fails(_batch):
+        raise error
+
+    hooks = make_hooks()
+    hooks._zero.tensors.verify_input, hooks._zero.several_ranks = fails, True
+    with pytest.raises(type(error)):
+        hooks.around_trivial_verify_input(sglang, WORKER, make_batch())
+
+
+def test_memory_that_ends_while_one_of_several_ranks_captures_ends_the_server():
+    """The others are in the middle of that capture's collectives, and would wait in them."""
+    hooks, built = building(), []
+    hooks._zero.several_ranks = True
+
+    def full(*_args):
+        built.append(1)
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        hooks.around_build_state(full, WORKER, 0)
+    assert built == [1]
 
 
 def test_memory_that_ends_on_one_of_several_ranks_is_not_survived():
