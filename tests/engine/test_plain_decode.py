@@ -72,10 +72,11 @@ def random_models(engine, tmp_path_factory):
 
 
 def flags_of(models):
-    return [
-        "--dtype", "float32", "--model-path", str(models / "target"),
-        "--speculative-draft-model-path", str(models / "draft"),
-    ]  # fmt: skip
+    return [*target_flags_of(models), "--speculative-draft-model-path", str(models / "draft")]
+
+
+def target_flags_of(models):
+    return ["--dtype", "float32", "--model-path", str(models / "target")]
 
 
 def prompts():
@@ -86,6 +87,12 @@ def prompts():
         [*shared, 5, 6],
         [*shared, 7, 8, 9],
     ]
+
+
+def many_prompts():
+    """`prompts()` and twelve of random lengths, more than run at a time."""
+    rng = random.Random(77)
+    return prompts() + [[rng.randint(3, 500) for _ in range(rng.randint(2, 150))] for _ in range(12)]
 
 
 PLANS = {
@@ -99,25 +106,49 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("page_size", [1, 16])
-def test_depth_0_reads_the_cache_that_speculation_wrote_and_the_other_way_round(
-    engine, random_models, tmp_path, page_size
-):
+CHUNKED = ["--chunked-prefill-size", "64"]
+
+
+@pytest.fixture(scope="module", params=[1, 16])
+def answers(request, engine, random_models, tmp_path_factory):
+    """By plan, those of a speculative server with the hook, at a page size."""
+    flags = [*flags_of(random_models), "--page-size", str(request.param), *CHUNKED]
+    server = Server("overlap", *engine, tmp_path_factory.mktemp("overlap"), flags=flags).start()
+    try:
+        return asyncio.run(answers_of_every_plan(server))
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def answers_without_speculation(engine, random_models, tmp_path_factory):
+    """Those of SGLang as it is, no plugin, with pages of 16 and the same attention kernels."""
+    kernels = ["--attention-backend", "intel_amx"]
+    flags = [*target_flags_of(random_models), "--page-size", "16", *CHUNKED, *kernels]
+    server = Server("bare", *engine, tmp_path_factory.mktemp("bare"), flags=flags).start()
+    try:
+        return asyncio.run(answers_of(server))
+    finally:
+        server.stop()
+
+
+def test_depth_0_reads_the_cache_that_speculation_wrote_and_the_other_way_round(answers):
     """At float32 all greedy answers are equal, in every gear and through a switch at every step.
 
     Chunked prefill (64 tokens a chunk), shared prefixes and several requests a batch are among the prompts.
     """
-    flags = [*flags_of(random_models), "--page-size", str(page_size), "--chunked-prefill-size", "64"]
-    server = Server("overlap", *engine, tmp_path, flags=flags).start()
-    try:
-        answers = asyncio.run(answers_of_every_plan(server))
-    finally:
-        server.stop()
-    reference = answers.pop("speculation")
+    reference = answers["speculation"]
     assert len({tuple(a) for a in reference}) == len(reference)
     assert all(len(set(a)) > 5 for a in reference), "a target that repeats itself would prove nothing"
     for name, found in answers.items():
         assert found == reference, name
+
+
+def test_depth_0_answers_as_a_server_without_speculation(answers, answers_without_speculation):
+    """At float32, token for token: every gear held by a schedule, and two of them by turns."""
+    assert len({tuple(a) for a in answers_without_speculation}) == 18
+    for name in (*GEARS, "warm and cold by turns"):
+        assert answers[name] == answers_without_speculation, name
 
 
 async def answers_of_every_plan(server):
@@ -127,11 +158,22 @@ async def answers_of_every_plan(server):
         answers = {}
         for name, [(row, wanted)] in PLANS.items():
             await apply(client, row, wanted)
-            answers[name] = await asyncio.gather(*[tokens_of(client, p, 14) for p in prompts()])
+            answers[name] = await answers_of_all(client)
         await settled(client)
-        assert [t["hook_errors"] for t in (await state_of(client))["telemetry"]] == [0]
+        (telemetry,) = (await state_of(client))["telemetry"]
+        assert telemetry["hook_errors"] == 0
+        assert {cell["gear"] for cell in telemetry["cells"] if cell["steps"]} == {"on", *GEARS}
     assert server.alive()
     return answers
+
+
+async def answers_of(server):
+    async with httpx.AsyncClient(base_url=server.url, timeout=300) as client:
+        return await answers_of_all(client)
+
+
+async def answers_of_all(client):
+    return await asyncio.gather(*[tokens_of(client, p, 14) for p in many_prompts()])
 
 
 def test_drafts_after_a_warm_spell_are_those_of_a_draft_that_never_paused(engine, random_models, tmp_path):
@@ -326,6 +368,11 @@ async def test_sglangs_own_acceptance_metrics_live_through_cold(server, client):
 @in_modes("overlap", "tp2", "sync")
 async def test_nothing_is_lost_when_all_is_idle(server, client):
     """SGLang checks its pools when idle and dies if they do not add up; nothing of ours failed on the way."""
+    await see_that_nothing_is_lost(server, client)
+
+
+async def see_that_nothing_is_lost(server, client):
+    """`AssertionError` if, once idle, the server died, answers wrongly or has logged a failure or a leak."""
     await client.delete("/speculation")
     await settled(client)
     await asyncio.sleep(1.5)
