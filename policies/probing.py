@@ -200,7 +200,7 @@ class Prober:
         """See whether the pending probe is through, after a tick; `cap_s` bounds the rest.
 
         `arm_now` is the arm now chosen in the probe's bucket.  `ahead`: the probed arm promises more than
-        that one, but not surely yet; it does not rest, the next burst may settle it.
+        that one, but not surely yet; its rest does not grow, the next burst may settle it.
         """
         pending = self.pending
         if pending is None:
@@ -217,9 +217,9 @@ class Prober:
             for known in [k for k in self._rests if k[0] == pending.bucket]:
                 del self._rests[known]
             return
-        if pending.timed < 1 or ahead:  # not an answer yet
+        if pending.timed < 1:  # nothing was learned: not an answer
             return
-        rest = self._rests.get(key, Rest(0.0, self.params.rest_s))
+        rest = Rest(0.0, self.params.rest_s) if ahead else self._rests.get(key, Rest(0.0, self.params.rest_s))
         pause_s = min(rest.next_s, self.params.max_rest_s, max(self.params.rest_s, cap_s))
         self._rests[key] = Rest(now_s + pause_s, min(2 * pause_s, self.params.max_rest_s))
 

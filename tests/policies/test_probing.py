@@ -57,12 +57,14 @@ def test_a_probe_that_changed_the_choice_ends_the_rests_of_its_bucket() -> None:
     assert not prober._rests
 
 
-def test_an_arm_that_promises_more_and_is_not_sure_yet_does_not_rest() -> None:
-    """Its next burst may settle it."""
-    prober = Prober()
-    pretend(prober)
-    prober.progress(Ran(8, 7, 1.0), 0.0, OFF_COLD, cap_s=1000.0, ahead=True)
-    assert not prober._rests
+def test_the_rest_of_an_arm_that_promises_more_and_is_not_sure_yet_does_not_grow() -> None:
+    """5 s each time, also after longer ones: its next burst may settle it."""
+    prober, rests = Prober(), []
+    for now_s, ahead in ((0.0, False), (100.0, False), (200.0, True), (300.0, True)):
+        pretend(prober)
+        prober.progress(Ran(8, 7, 1.0), now_s, OFF_COLD, cap_s=1000.0, ahead=ahead)
+        rests.append(prober._rests[3, Arm(2)].until_s - now_s)
+    assert rests == [5.0, 10.0, 5.0, 5.0]
 
 
 def test_a_probe_without_a_timed_step_is_no_answer() -> None:
