@@ -606,15 +606,7 @@ def _read_cell(row: Any) -> tuple[tuple[int, Arm], Cell]:
         key = (KNOTS.index(batch), Arm(depth, Gear(gear)))
     except (TypeError, ValueError) as error:
         raise ValueError(f"cells must hold rows of bucket, depth, gear and 6 numbers, got {row!r}") from error
-    if (
-        weight is None
-        or cv2 is None
-        or context is None
-        or bias2 is None
-        or not weight
-        or not mean_s
-        or not size
-    ):
+    if cv2 is None or context is None or bias2 is None or not (weight and mean_s and size):
         raise ValueError(f"cells must hold finite numbers, weight, seconds and batch above 0, got {row!r}")
     return key, Cell(weight, mean_s, cv2, size, context, bias2)
 

@@ -129,8 +129,10 @@ def why_not(backend: Any, runner: Any, release: str | None) -> str | None:
     """Why `backend` keeps SGLang's own way, for the operator; None: it need not."""
     path = _path(backend)
     if not _is_known(path, release):
-        remedy = f"; {compat.ALLOW_UNTESTED}=1 and {ENV}=1 at launch use it all the same" * (path in KNOWN)
-        return f"{path} on SGLang {release} is not one of those known to be right{remedy}"
+        reason = f"{path} on SGLang {release} is not one of those known to be right"
+        if path not in KNOWN:
+            return reason
+        return f"{reason}; {compat.ALLOW_UNTESTED}=1 and {ENV}=1 at launch use it all the same"
     if not runner.spec_algorithm.is_eagle() or runner.server_args.speculative_eagle_topk != 1:
         return "only EAGLE with speculative_eagle_topk 1 drafts chains"
     if pads_planned_batches(runner.server_args):

@@ -101,16 +101,21 @@ async def test_a_corrupt_database_is_left_alone_and_the_next_one_taken_up(trial,
     db.close()
 
 
-async def test_an_order_is_obeyed_after_a_restart_on_a_full_disk(trial, tmp_path, disk):
-    """Off, acknowledged; killed; no room at the start: off from the first turn, with its own lease."""
-    path, identity = killed(tmp_path)
-    disk.full = True
-    t = await trial(store__path=str(path))
+async def see_that_it_is_off_from_the_first_turn(t, identity):
+    """By jo's order, under the lease of the sidecar that was killed; the disk alone is complained of."""
     assert await t.run(3) == {"store_degraded"}
     assert {put["schedule"][0]["depth"] for put in t.engine.puts} == {0}
     assert t.engine.holder.endswith(identity)
     answer = (await t.bench.api.get("/v1/override")).json()
     assert (answer["mode"], answer["actor"], answer["durable"]) == ("off", "jo", True)
+
+
+async def test_an_order_is_obeyed_after_a_restart_on_a_full_disk(trial, tmp_path, disk):
+    """Off, acknowledged; killed; no room at the start: off from the first turn, with its own lease."""
+    path, identity = killed(tmp_path)
+    disk.full = True
+    t = await trial(store__path=str(path))
+    await see_that_it_is_off_from_the_first_turn(t, identity)
     assert (await t.order(mode="auto"))["durable"] is False
     disk.full = False
     await t.recovers()
@@ -122,11 +127,7 @@ async def test_an_order_is_obeyed_from_a_database_that_can_only_be_read(trial, t
     path, identity = killed(tmp_path)
     broken = cannot_be_written(monkeypatch)
     t = await trial(store__path=str(path))
-    assert await t.run(3) == {"store_degraded"}
-    assert {put["schedule"][0]["depth"] for put in t.engine.puts} == {0}
-    assert t.engine.holder.endswith(identity)
-    answer = (await t.bench.api.get("/v1/override")).json()
-    assert (answer["mode"], answer["actor"], answer["durable"]) == ("off", "jo", True)
+    await see_that_it_is_off_from_the_first_turn(t, identity)
     broken.clear()
     await t.recovers()
     assert t.bench.loop.last.override.actor == "jo"
