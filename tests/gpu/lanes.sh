@@ -5,8 +5,9 @@
 #   lanes.sh stop                                                                             ends the lanes and their servers
 # A lane 'first: OUT=PLAN ...' sees all GPUs; these run before the others, side by side, each on its share of the
 # CPUs (AFTER=/tmp/o/OUT/DONE makes one measure when another has ended).  A lane 'last: ...' sees all and comes last.
-# Results: /tmp/o/OUT.  FOR=SECONDS in a step: what it may take (default: PLAN_SECONDS, 540); HOLD_S=SECONDS for
-# `start`: when all must have ended.  A step that overruns is killed with its servers; a step without time is left out.
+# Results: /tmp/o/OUT; a profiler's traces, OUT/trace, come back in a file of their own unless it has more than 15 MB.
+# FOR=SECONDS in a step: what it may take (default: PLAN_SECONDS, 540); HOLD_S=SECONDS for `start`: when all must
+# have ended.  A step that overruns is killed with its servers; a step without time is left out.
 set -u
 export SG=${SG:-/tmp/sg} O=${O:-/tmp/o} K=${K:-/tmp/kit}; HERE=$(cd "$(dirname "$0")" && pwd); BACK=${OUT:-/tmp/back}; mkdir -p "$O" "$BACK"
 GPUS=${GPUS:-$(nvidia-smi -L 2>/dev/null | wc -l)}
@@ -57,5 +58,12 @@ end=$(($(date +%s) + ${2:-540}))
 while [ ! -e "$O/DONE" ] && [ "$(date +%s)" -lt $end ]; do sleep 1; done
 for log in "$O"/*/drive.log; do echo "== $(basename "$(dirname "$log")")"; tail -"${TAIL:-14}" "$log" | cut -c1-220; done; cat "$O/lanes.log"
 nvidia-smi --query-gpu=index,memory.used,utilization.gpu --format=csv,noheader 2>/dev/null
-rm -f "$BACK"/o.tgz.*; tar -cz --anchored --exclude="$(basename "$O")/*/trace" --no-anchored --exclude='*.safetensors' -C "$(dirname "$O")" "$(basename "$O")" 2>/dev/null | split -b 15000000 -d - "$BACK/o.tgz."; ls -l "$BACK"
+rm -f "$BACK"/o.tgz.* "$BACK/traces.tgz"
+BACK=$(cd "$BACK" && pwd); cd "$(dirname "$O")" || exit 1; o=$(basename "$O")
+nice -n 19 tar -cz --anchored --exclude="$o/*/trace" --no-anchored --exclude='*.safetensors' "$o" 2>/dev/null | split -b 15000000 -d - "$BACK/o.tgz."
+if [ -n "$(find "$o" -path "$o/*/trace/*" -type f)" ]; then
+  find "$o" -path "$o/*/trace/*" -type f -print0 | nice -n 19 tar -cz --null -T - -f "$BACK/traces.tgz"
+  [ "$(stat -c %s "$BACK/traces.tgz")" -le "${TRACES_B:-15000000}" ] || { echo "traces.tgz is too large to come back"; rm "$BACK/traces.tgz"; }
+fi
+ls -l "$BACK"
 [ -e "$O/DONE" ] && echo DONE || echo "still running"

@@ -24,7 +24,10 @@ sys.path[:0] = [str(HERE)]
 from sections import fill, runs, table  # noqa: E402 - the path comes first
 
 FULL = 0.9
-SLOWEST_STEP_S = 0.1  # a longer gap is a prefill or a stop, not a step
+SLOWEST_STEP_S = 0.1
+"""A longer gap is a prefill or a stop, not a step, unless most are as long."""
+SLOWEST_STEP = 3.0
+"""How many times the median gap a step may take where that is longer than `SLOWEST_STEP_S`."""
 
 Step = tuple[float, int, int]
 
@@ -45,13 +48,13 @@ def steps_of(folder: Path, server: str) -> list[Step]:
 def window_of(record: dict, steps: list[Step]) -> dict | None:
     """Its steps with full batches; None when there were none."""
     inside = [s for s in steps if record["from_s"] <= s[0] < record["to_s"]]
-    full = [
-        (b[0] - a[0], b[2])
-        for a, b in itertools.pairwise(inside)
-        if min(a[1], b[1]) >= FULL * record["C"] and b[0] - a[0] < SLOWEST_STEP_S
+    gaps = [
+        (b[0] - a[0], b[2]) for a, b in itertools.pairwise(inside) if min(a[1], b[1]) >= FULL * record["C"]
     ]
-    if not full:
+    if not gaps:
         return None
+    slowest_s = max(SLOWEST_STEP_S, SLOWEST_STEP * statistics.median(s for s, _ in gaps))
+    full = [gap for gap in gaps if gap[0] < slowest_s]
     seconds = [s for s, _ in full]
     return {
         "round": record["round"],

@@ -1,14 +1,16 @@
-"""Pictures of docs/results out of what analyse.py made:  plots.py KIND results.json picture.png [PLAN]
+"""Pictures of docs/results out of what analyse.py made:  plots.py KIND results.json picture.png [PLAN ...]
 
 KIND: `throughput` (output tokens per second of every arm over concurrency, as a share of the server without
-speculation, a panel a plan), `trace` (of `mixed` or the PLAN named: by second, every arm, the policy's depth
-below), `verify` (of chain_verify.py: output tokens per second and median step, every depth of both verifies).
+speculation, a panel a plan), `trace` (of `mixed` or the PLANs named: by second, every arm, the policy's depth
+below; plans that stand together have no arm in common), `verify` (of chain_verify.py: output tokens per
+second and median step, every depth of both verifies).
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,6 +19,11 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE)]
+
+from figures.phases import POLICY, windows_of  # noqa: E402 - the path comes first
 
 STYLES = {
     "plain": ("no speculation", "#222222", "-", "o"),
@@ -118,23 +125,22 @@ def draw_verify(axis: Axes, label: str, points: list[tuple[int, list[float]]]) -
     axis.scatter(*zip(*dots, strict=True), color=color, s=6)
 
 
-def trace(results: dict, path: Path, plan: str = "mixed") -> None:
+def trace(results: dict, path: Path, *plans: str) -> None:
     """Tokens by second of every arm, phases after each other; below it the policy's depth."""
-    windows = [w for w in results[plan]["windows"] if w.get("trace")]
+    arms = windows_of(results, plans or ("mixed",))
+    windows = [w for found in arms.values() for w in found]
     figure, (above, below) = plt.subplots(
         2, 1, figsize=(10, 5.5), sharex=True, gridspec_kw={"height_ratios": [3, 1]}
     )
-    for arm in dict.fromkeys(w["trace"] for w in windows):
-        points, depths, start_s = [], [], 0.0
-        for w in (w for w in windows if w["trace"] == arm):
-            points += [(start_s + i + 0.5, tokens) for i, tokens in enumerate(w["tok_s_by_second"])]
-            depths += [(start_s + at, depth) for at, _, depth in w["depth_over_time"]]
-            if arm == "plain":
-                above.axvline(start_s, color="#cccccc", lw=0.8)
-                above.text(start_s + 0.2, above_top(windows), f"C {w['C']}\np {w['acceptance']}", fontsize=8)
-            start_s += round(w["to_s"] - w["from_s"])
-        draw(above, arm, points, marked=False)
-        if arm == "governed":
+    for start_s, w in starts(next(iter(arms.values()))):
+        above.axvline(start_s, color="#cccccc", lw=0.8)
+        above.text(start_s, above_top(windows), f" C {w['C']}\n p {w['acceptance']}", fontsize=8)
+    for arm, found in arms.items():
+        draw(above, arm, list(seconds(found)), marked=False)
+        if arm == POLICY:
+            depths = [
+                (start_s + at, depth) for start_s, w in starts(found) for at, _, depth in w["depth_over_time"]
+            ]
             below.step(*zip(*depths, strict=True), where="post", color=STYLES[arm][1], lw=1.2)
     above.set(ylabel="output tokens of each second", ylim=(0, above_top(windows) * 1.12))
     figure.legend(fontsize=9, loc="lower center", ncols=6)
@@ -142,6 +148,20 @@ def trace(results: dict, path: Path, plan: str = "mixed") -> None:
     for axis in (above, below):
         axis.grid(alpha=0.25)
     save(figure, path, bottom=0.05)
+
+
+def starts(windows: list[dict]) -> Iterator[tuple[float, dict]]:
+    """Each phase and when it begins, as if each had begun when the one before ended."""
+    start_s = 0.0
+    for w in windows:
+        yield start_s, w
+        start_s += round(w["to_s"] - w["from_s"])
+
+
+def seconds(windows: list[dict]) -> Iterator[tuple[float, int]]:
+    """Each second's middle and its tokens."""
+    for start_s, w in starts(windows):
+        yield from ((start_s + i + 0.5, tokens) for i, tokens in enumerate(w["tok_s_by_second"]))
 
 
 def above_top(windows: list[dict]) -> float:
@@ -157,5 +177,5 @@ def save(figure: plt.Figure, path: Path, *, bottom: float) -> None:
 
 if __name__ == "__main__":
     {"throughput": throughput, "trace": trace, "verify": verify}[sys.argv[1]](
-        json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3]), *sys.argv[4:5]
+        json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3]), *sys.argv[4:]
     )

@@ -1,125 +1,119 @@
-"""What a decode step consists of, from traces of SGLang's profiler:  timeline.py FOLDER ... > timeline.json
+"""What a decode step consists of:  timeline.py OUT.json page.md NAME[=FOLDER] ...
 
-A step is the time from one launch of the target's CUDA graph to the next (steps with a prefill between them
-are left out).  `graph_us`: that graph, first kernel to last.  `gap_us`: from there to the next one; in it
-`other_graphs_us` (the draft's), `busy_us` (any kernel or copy), `idle_us` (none).  `operations`: what runs in
-the gap, per step.
+Written as JSON and as the section `timeline` of a page; a NAME without a folder is taken from OUT.json as it
+stands there.  FOLDER is what `plain_decode` left with PARTS=timeline: the traces of SGLang's profiler under
+it where they came back, else what the plan made of them there (`kit/profiles.py` says what is counted).
 """
 
 from __future__ import annotations
 
-import collections
-import gzip
-import itertools
 import json
-import statistics
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
-LONG_GAP_US = 3.0
-"""A step whose gap is this many times the median one holds a prefill or a pause."""
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE)]
+
+from kit.profiles import summarize  # noqa: E402 - the path comes first
+from sections import fill, runs, table  # noqa: E402
+
+LEAST_US = 1.0
+"""An operation that takes less than this more or less than on the plain server is not listed."""
+SHOWN_NAME = 60
+HEAD = (
+    "server",
+    "C",
+    "steps",
+    "step",
+    "graph",
+    "busy in it",
+    "idle in it",
+    "between graphs",
+    "busy",
+    "idle",
+    "operations between",
+    "longer steps",
+    "step of these",
+)
+FIGURES = ("step_us", "graph_us", "graph_busy_us", "graph_idle_us", "gap_us", "busy_us", "idle_us")
 
 
-def spans(events: list[dict]) -> tuple[list[dict], list[dict]]:
-    """GPU work by graph launch (in order of time), and GPU work outside of graphs."""
-    launches = {
-        e["args"]["correlation"]
-        for e in events
-        if e.get("cat") in {"cuda_runtime", "cuda_driver"}
-        and e["name"].startswith(("cudaGraphLaunch", "cuGraphLaunch"))
-    }
-    inside = collections.defaultdict(list)
-    outside = []
-    for e in events:
-        if e.get("cat") in GPU and e.get("ph") == "X":
-            correlation = e["args"].get("correlation")
-            (inside[correlation] if correlation in launches else outside).append(e)
-    graphs = [
-        {
-            "from": min(e["ts"] for e in work),
-            "to": max(e["ts"] + e["dur"] for e in work),
-            "kernels": len(work),
-        }
-        for work in inside.values()
-    ]
-    return sorted(graphs, key=lambda g: g["from"]), sorted(outside, key=lambda e: e["ts"])
+def measured(folder: Path) -> list[dict]:
+    """One summary a trace."""
+    traces = sorted(folder.rglob("*.trace.json.gz"))
+    if traces:
+        return [summarize(path) for path in traces]
+    records = map(json.loads, (folder / "records.jsonl").read_text().splitlines())
+    return [r["summary"] for r in records if r["kind"] == "timeline"]
 
 
-def covered_us(intervals: list[tuple[float, float]]) -> float:
-    """Length of the union of intervals."""
-    total, end = 0.0, float("-inf")
-    for begin, stop in sorted(intervals):
-        total += max(0.0, stop - max(begin, end))
-        end = max(end, stop)
-    return total
+def page(found: dict[str, list[dict]]) -> Iterator[str]:
+    """A table of steps for each run, then where they differ from the plain server's."""
+    for name, summaries in found.items():
+        yield f"### {name}\n"
+        shown = sorted((s for s in summaries if s["steps"]), key=_place)
+        yield from table(HEAD, map(_cells, shown))
+        rows = [row for s in shown for row in differences(s, _plain_of(s, shown))]
+        if rows:
+            head = (
+                "server",
+                "C",
+                "where",
+                "operation",
+                "times a step",
+                "plain",
+                "us a step",
+                "plain",
+                "more",
+            )
+            yield from table(head, rows, left=4)
 
 
-def steps(graphs: list[dict], outside: list[dict]) -> list[dict]:
-    """One record per pair of consecutive launches of the target's graph (the one with the most kernels)."""
-    most = max(g["kernels"] for g in graphs)
-    target = [g for g in graphs if g["kernels"] > 0.6 * most]
-    others = [g for g in graphs if g["kernels"] <= 0.6 * most]
-    found = []
-    for a, b in itertools.pairwise(target):
-        work = [e for e in outside if a["to"] <= e["ts"] < b["from"]]
-        drafts = [(g["from"], g["to"]) for g in others if a["to"] <= g["from"] < b["from"]]
-        busy = covered_us([*drafts, *((e["ts"], e["ts"] + e["dur"]) for e in work)])
-        gap = b["from"] - a["to"]
-        found.append(
-            {
-                "step_us": b["from"] - a["from"],
-                "graph_us": a["to"] - a["from"],
-                "gap_us": gap,
-                "other_graphs_us": covered_us(drafts),
-                "busy_us": busy,
-                "idle_us": gap - busy,
-                "work": work,
-            }
-        )
-    return found
+def differences(mine: dict, plain: dict | None) -> list[tuple]:
+    """Operations whose time a step differs from the plain server's, in the graph and between graphs."""
+    if plain is None or mine is plain:
+        return []
+    rows = []
+    for where, key in (("graph", "graph_operations"), ("between", "operations")):
+        a, b = ({o["name"]: o for o in s.get(key, ())} for s in (mine, plain))
+        none = {"per_step": 0.0, "us_per_step": 0.0}
+        for name in dict.fromkeys([*a, *b]) if a and b else ():
+            m, p = a.get(name, none), b.get(name, none)
+            more = m["us_per_step"] - p["us_per_step"]
+            if abs(more) >= LEAST_US:
+                times = (m["per_step"], p["per_step"])
+                us = (m["us_per_step"], p["us_per_step"])
+                rows.append((*_name(mine), where, f"`{name[:SHOWN_NAME]}`", *times, *us, f"{more:+.1f}"))
+    return sorted(rows, key=lambda row: (row[2] != "graph", -abs(float(row[-1]))))
 
 
-def summarize(path: Path) -> dict:
-    """Medians of one trace, and the operations of its gaps."""
-    with gzip.open(path) as file:
-        events = json.load(file)["traceEvents"]
-    graphs, outside = spans(events)
-    if len(graphs) < 3:
-        return {"trace": str(path), "steps": 0}
-    every = steps(graphs, outside)
-    usual = statistics.median(s["gap_us"] for s in every)
-    kept = [s for s in every if s["gap_us"] <= LONG_GAP_US * usual]
-    keys = ("step_us", "graph_us", "gap_us", "other_graphs_us", "busy_us", "idle_us")
-    names: dict[str, list[float]] = collections.defaultdict(list)
-    for step in kept:
-        for e in step["work"]:
-            names[e["name"][:90]].append(e["dur"])
-    operations = [
-        {
-            "name": name,
-            "per_step": round(len(us) / len(kept), 2),
-            "us_per_step": round(sum(us) / len(kept), 2),
-        }
-        for name, us in names.items()
-    ]
-    return {
-        "trace": f"{path.parent.name}/{path.name}",
-        "steps": len(kept),
-        **{key: round(statistics.median(s[key] for s in kept), 1) for key in keys},
-        "operations_per_step": round(sum(o["per_step"] for o in operations), 1),
-        "operations": sorted(operations, key=lambda o: -o["us_per_step"]),
-    }
+def _cells(summary: dict) -> tuple:
+    longer = summary.get("longer") or {"steps": 0, "step_us": None}
+    figures = [summary.get(key) for key in FIGURES]
+    text = [None if us is None else f"{us:.0f}" for us in [*figures, longer["step_us"]]]
+    counts = (f"{summary['operations_per_step']:.0f}", longer["steps"] if "longer" in summary else None)
+    return (*_name(summary), summary["steps"], *text[:-1], *counts, text[-1])
+
+
+def _name(summary: dict) -> tuple[str, int]:
+    server, _, concurrency = summary["trace"].partition("/")[0].rpartition("-C")
+    return server, int(concurrency)
+
+
+def _place(summary: dict) -> tuple[int, bool, str]:
+    server, concurrency = _name(summary)
+    return concurrency, not server.startswith("plain"), server
+
+
+def _plain_of(summary: dict, shown: list[dict]) -> dict | None:
+    wanted = _name(summary)[1]
+    return next((s for s in shown if _name(s)[0].startswith("plain") and _name(s)[1] == wanted), None)
 
 
 def main() -> None:
-    """Every trace under the folders given."""
-    traces = [path for folder in sys.argv[1:] for path in sorted(Path(folder).rglob("*.trace.json.gz"))]
-    out = [summarize(path) for path in traces]
-    json.dump(out, sys.stdout, indent=1)
-    for one in out:
-        short = {k: v for k, v in one.items() if k != "operations"}
-        print(short, file=sys.stderr)
+    """Every run."""
+    fill(Path(sys.argv[2]), "timeline", page(runs(Path(sys.argv[1]), sys.argv[3:], measured)))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,13 @@ class Setup:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
+def draft_of(model: str) -> str:
+    """The draft of a model's width, among those of `models/`."""
+    return {"llama8b": "eagle3", "llama8l": "eagle3", "llama8g": "eagle3", "llama8v": "eagle3v"}.get(
+        model, f"eagle3{model}"
+    )
+
+
 def plain(name: str = "plain", **k: object) -> Setup:
     """Started without speculation: what off is measured against."""
     return Setup(name).but(**k)

@@ -32,7 +32,9 @@ SMALL = {"model": "llama8l", "kv_tokens": 130_000, **mixed.K}
 async def run(kit: Kit) -> None:
     wanted = []
     if {"gears", "trace", "levels"} & set(PARTS):
-        wanted += [mixed.SERVERS[name].but(env=plain_decode.UNIT) for name in ("plain", "table")]
+        kv_tokens = plain_decode.KV_TOKENS if "gears" in PARTS else setups.KV_TOKENS
+        changes = {"env": plain_decode.UNIT, "kv_tokens": kv_tokens}
+        wanted += [mixed.SERVERS[name].but(**changes) for name in ("plain", "table")]
     if "extend" in PARTS:
         wanted += [
             setups.table("decoded", **SMALL),

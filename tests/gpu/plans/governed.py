@@ -55,11 +55,12 @@ async def measure(kit: Kit, plain: Server, table: Server) -> None:
     """At every level: from cold, settled, then warm and alternated with the others."""
     fixed = [*Target.of(plain), *Target.of(table, "depth-1", "depth-2", "depth-4", "off-cold")]
     for level in LEVELS:
-        if not kit.has_time(WINDOW_S * 6 * ROUNDS + 18 * ROUNDS + 22, f"C={level}"):
+        rounds_s = (WINDOW_S * 6 + 18) * ROUNDS
+        if not kit.has_time(rounds_s + 22, f"C={level}"):
             continue
         async with kit.part(f"governed at C={level}"):
             await learn(kit, table, level)
-            if ARRIVALS and kit.has_time(len(fixed) * (COLD_S + 2), f"arrivals at C={level}"):
+            if ARRIVALS and kit.has_time(rounds_s + len(fixed) * (COLD_S + 2), f"arrivals at C={level}"):
                 await arrive(kit, fixed, level)
             notes = {"temperature": "warm", "acceptance": P}
             targets = [*fixed, governed(table, settings_at(level))]

@@ -1,13 +1,17 @@
 """Is off really off?  One backend: equal tokens, speed of every gear against a plain server, a timeline.
 
-ATTENTION=triton|flashinfer|fa3, MODEL=llama8b, LEVELS=1,32,128,256, ROUNDS=3, DEPTHS=0,2,4,
-GEARS=off-cold,off-warm,off-frozen, OWN=1 (SGLang's own depth 0 once beside it),
-PARTS=equal,speed,sampled,timeline.  About 4 minutes.
+ATTENTION=triton|flashinfer|fa3, MODEL=llama8b|mla|..., LEVELS=1,32,128,256, ROUNDS=3, DEPTHS=0,2,4,
+GEARS=off-cold,off-warm,off-frozen, OWN=1 (SGLang's own depth 0 once beside it, in the first round),
+PARTS=equal,speed,sampled,timeline, TIMELINE=1,32 (its levels), STEPS=60 (of each profile).
+
+About 4 minutes: servers start in 60 to 110 s; a batch takes 2 s at C = 1 and 32, 3 at 128, 6 at 256, SGLang's
+own depth 0 on Triton up to 20; a level of the timeline 12 to 25 s.  Rounds that no time is left for are left
+out, what the timeline needs is kept for it.
 
 Speed is measured by whole batches: C requests of 200 tokens in, 256 out (C=1: 384), sent in one call and
 run to their end, so that every arm does the same work and no arrival falls into a step.  All servers have
 the same unit-gain weights (plugin/unit_weights.py) and accept drafts for real: at depth 0 no step holds
-anything of the simulation.  `timeline.py OUT/trace` shows what a step consists of.
+anything of the simulation.  `timeline.py` shows what a step consists of.
 """
 
 import asyncio
@@ -15,18 +19,31 @@ import os
 import random
 
 from kit import setups
+from kit.profiles import summarize
 from kit.session import Kit, Target
 
 from controller.bench.arms import parse_arm
 
 LEVELS = [int(c) for c in os.environ.get("LEVELS", "1,32,128,256").split(",")]
+TIMELINE = [int(c) for c in os.environ.get("TIMELINE", "1,32").split(",")]
+STEPS = int(os.environ.get("STEPS", "60"))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 GEARS = os.environ.get("GEARS", "off-cold,off-warm,off-frozen").split(",")
 PARTS = os.environ.get("PARTS", "equal,speed,sampled,timeline").split(",")
 DEPTHS = tuple(int(d) for d in os.environ.get("DEPTHS", "0,2,4").split(","))
 OWN = os.environ.get("OWN", "1") == "1"
 UNIT = {"BENCH_UNIT_WEIGHTS": "1"}
-K = {"attention": os.environ.get("ATTENTION", "triton"), "model": os.environ.get("MODEL", "llama8b")}
+MODEL = os.environ.get("MODEL", "llama8b")
+KV_TOKENS = 130_000
+"""256 requests of 456 tokens, and what is reserved for drafts: a smaller pool takes some back."""
+K = {
+    "attention": os.environ.get("ATTENTION", "triton"),
+    "model": MODEL,
+    "draft": setups.draft_of(MODEL),
+    "kv_tokens": KV_TOKENS,
+}
+TIMELINE_S = 25.0
+"""What a level of the timeline takes at most."""
 COLD = parse_arm("off-cold")
 
 
@@ -44,10 +61,11 @@ async def run(kit: Kit) -> None:
         async with kit.part("equal tokens"):
             await equal(kit, plain, ours)
     if "speed" in PARTS:
-        await speed(kit, plain, ours, own, LEVELS, temperature=0.0)
+        spare_s = TIMELINE_S * len(TIMELINE) * ("timeline" in PARTS)
+        await speed(kit, plain, ours, own, LEVELS, temperature=0.0, spare_s=spare_s)
     if "timeline" in PARTS:
-        for concurrency in (1, 32):
-            if not kit.has_time(30, f"timeline C={concurrency}"):
+        for concurrency in TIMELINE:
+            if not kit.has_time(TIMELINE_S, f"timeline C={concurrency}"):
                 continue
             async with kit.part(f"timeline C={concurrency}"):
                 await timeline(kit, plain, ours, concurrency)
@@ -68,20 +86,25 @@ async def after(kit, server) -> None:
 
 
 async def speed(kit, plain, ours, own, levels, temperature, spare_s=0.0) -> None:
-    """Batches of every arm, alternated: A B C D, D C B A, ...; SGLang's own depth 0 in the last round.
+    """Batches of every arm, alternated: A B C D, D C B A, ...; SGLang's own depth 0 in the first round.
 
-    It leaves `spare_s` for what comes after.
+    A round at a level begins only where time for all of it is left, and `spare_s` for what comes after.
     """
     for number in range(ROUNDS if temperature == 0 else 1):
         targets = [*Target.of(plain), *Target.of(ours, *GEARS)]
-        if own and number == ROUNDS - 1:
-            targets += Target.of(own[0], "off-warm")
         for concurrency in levels:
-            if not kit.has_time(15 + spare_s, f"round {number}, C={concurrency}"):
+            mine = targets + (Target.of(own[0], "off-warm") if own and number == 0 else [])
+            needs_s = sum(batch_s(concurrency, own=t.server in own) for t in mine)
+            if not kit.has_time(needs_s + spare_s, f"round {number}, C={concurrency}"):
                 return
-            for target in targets[:: -1 if number % 2 else 1]:
+            for target in mine[:: -1 if number % 2 else 1]:
                 async with kit.part(f"{target.label} C={concurrency} round {number}"):
                     await whole_batch(kit, target, concurrency, number, temperature)
+
+
+def batch_s(concurrency: int, *, own: bool) -> float:
+    """About what a batch takes on an 8B shape, rounded up; SGLang's own depth 0 as on Triton."""
+    return 3 + concurrency / 12 if own else 2 + concurrency / 60
 
 
 async def whole_batch(kit, target, concurrency: int, number: int, temperature: float) -> None:
@@ -166,23 +189,34 @@ async def equal(kit, plain, ours) -> None:
         )
 
 
-async def timeline(kit, plain, ours, concurrency: int, steps: int = 60) -> None:
-    """A profile of GPU work alone, so that the host runs at its own speed."""
+async def timeline(kit, plain, ours, concurrency: int) -> None:
+    """A profile of GPU work alone, so that the host runs at its own speed; what it shows is journalled."""
     rng = random.Random(1)
     concurrency = kit.engine.concurrency(concurrency)
     prompts = [[rng.randint(3, 500) for _ in range(100)] for _ in range(concurrency)]
+    longest = min(500, (KV_TOKENS - 10_000) // concurrency - 100) if kit.engine.pins_cpus else 60
     for target in [*Target.of(plain), *Target.of(ours, "off-cold", "off-warm")]:
-        server = target.server
         await put(target.server, target.arm)
         folder = kit.out / "trace" / f"{target.label.replace('/', '-')}-C{concurrency}"
-        folder.mkdir(parents=True, exist_ok=True)
-        long = {"temperature": 0.0, "max_new_tokens": 500 if kit.engine.pins_cpus else 60, "ignore_eos": True}
-        run = asyncio.create_task(answers(server, prompts, long))
-        await asyncio.sleep(0.8)
-        asked = {"output_dir": str(folder), "num_steps": steps, "activities": ["GPU"]}
-        await server.http.post("/start_profile", json=asked)
-        await run
-        for _ in range(20):
-            if any(folder.glob("*.gz")):
-                break
-            await asyncio.sleep(0.25)
+        await profile(target.server, folder, prompts, longest)
+        if not await in_use(target):
+            raise RuntimeError(f"{target.label} was not in use")
+    for path in sorted((kit.out / "trace").glob(f"*-C{concurrency}/*.trace.json.gz")):
+        summary = summarize(path)
+        kit.record("timeline", summary=summary)
+        kit.say(summary["trace"], {k: v for k, v in summary.items() if k.endswith("us") or k == "steps"})
+
+
+async def profile(server, folder, prompts, longest: int) -> None:
+    """A trace of `STEPS` steps of a batch that is decoding, into a folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sampling = {"temperature": 0.0, "max_new_tokens": longest, "ignore_eos": True}
+    run = asyncio.create_task(answers(server, prompts, sampling))
+    await asyncio.sleep(0.8)
+    asked = {"output_dir": str(folder), "num_steps": STEPS, "activities": ["GPU"]}
+    await server.http.post("/start_profile", json=asked)
+    await run
+    for _ in range(20):
+        if any(folder.glob("*.gz")):
+            break
+        await asyncio.sleep(0.25)

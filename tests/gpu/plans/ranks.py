@@ -28,11 +28,10 @@ LEVELS = [int(c) for c in os.environ.get("LEVELS", "1,32,128,8,64").split(",")]
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 WINDOW_S = float(os.environ.get("WINDOW_S", "2"))
 P = float(os.environ.get("ACCEPTANCE", str(setups.HIGH)))
-DRAFTS = {"llama8b": "eagle3"}
 K = {
     "attention": os.environ.get("ATTENTION", "triton"),
     "model": SHAPE,
-    "draft": DRAFTS.get(SHAPE, f"eagle3{SHAPE}"),
+    "draft": setups.draft_of(SHAPE),
     "gpus": ",".join(map(str, range(TP))),
     "graph_batch_sizes": (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128),
     "acceptance": P,
