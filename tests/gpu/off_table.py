@@ -3,14 +3,14 @@
 Written as JSON and as the section `gears` of a page.  A FOLDER is what one run left: records.jsonl, steps/;
 a NAME without one is taken from OUT.json as it stands there.
 From the servers' own step logs come the times between the results of two decode steps that both had a full
-batch (90 % of C or more): the median, the mean, and the output tokens per second of these steps.  `whole
-batch` is from the arrival of C requests to the end of the last, so with all prefills.  Ratios are to the
-plain server in the same round, with their range over rounds.
+batch (90 % of C or more): the median, the mean, and the output tokens per second of these steps.  Of a batch
+whose requests all end in one step that step does not count, nor the empty one behind it: in it the host hands
+out C answers; how long it takes is `end`.  `whole batch` is from the arrival of C requests to the end of the
+last, so with all prefills.  Ratios are to the plain server in the same round, with their range over rounds.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import statistics
 import sys
@@ -28,6 +28,8 @@ SLOWEST_STEP_S = 0.1
 """A longer gap is a prefill or a stop, not a step, unless most are as long."""
 SLOWEST_STEP = 3.0
 """How many times the median gap a step may take where that is longer than `SLOWEST_STEP_S`."""
+
+WHOLE = "whole_batch_tok_s"
 
 Step = tuple[float, int, int]
 
@@ -48,11 +50,13 @@ def steps_of(folder: Path, server: str) -> list[Step]:
 def window_of(record: dict, steps: list[Step]) -> dict | None:
     """Its steps with full batches; None when there were none."""
     inside = [s for s in steps if record["from_s"] <= s[0] < record["to_s"]]
-    gaps = [
-        (b[0] - a[0], b[2]) for a, b in itertools.pairwise(inside) if min(a[1], b[1]) >= FULL * record["C"]
-    ]
+    least = FULL * record["C"]
+    # a result of no tokens is the empty step behind the end of all requests, the one before it holds that end
+    triples = [t for t in zip(inside, inside[1:], inside[2:], strict=False) if min(t[0][1:3]) >= least]
+    gaps = [(b[0] - a[0], b[2]) for a, b, after in triples if min(*b[1:3], after[2]) >= least]
     if not gaps:
         return None
+    ends = [b[0] - a[0] for a, b, after in triples if min(b[1:3]) >= least and after[2] == 0]
     slowest_s = max(SLOWEST_STEP_S, SLOWEST_STEP * statistics.median(s for s, _ in gaps))
     full = [gap for gap in gaps if gap[0] < slowest_s]
     seconds = [s for s, _ in full]
@@ -62,6 +66,7 @@ def window_of(record: dict, steps: list[Step]) -> dict | None:
         "step_ms_median": round(statistics.median(seconds) * 1e3, 3),
         "step_ms_mean": round(statistics.mean(seconds) * 1e3, 3),
         "tok_s": round(sum(tokens for _, tokens in full) / sum(seconds), 1),
+        "end_ms": round(ends[-1] * 1e3, 1) if ends else None,
         # absent where a plan timed steps alone
         "whole_batch_tok_s": round(record["batch_tokens"] / record["whole_batch_s"], 1)
         if record.get("batch_tokens")
@@ -134,7 +139,8 @@ def speed(windows: dict[str, dict[str, list[dict]]]) -> Iterator[str]:
         for concurrency, arms in sorted(windows.items(), key=lambda item: int(item[0]))
         for label, found in sorted(arms.items(), key=lambda item: (not item[0].startswith("plain"), item[0]))
     ]
-    head = ("arm", "C", "rounds", "step ms, median", "mean", "step, mean", "tok/s", "whole batch, tok/s")
+    steps = ("step ms, median", "mean", "step, mean", "tok/s")
+    head = ("arm", "C", "rounds", *steps, "end, ms", "whole batch, tok/s")
     yield from table(head, rows)
 
 
@@ -148,18 +154,14 @@ def cells(concurrency: str, label: str, windows: list[dict], plain: list[dict]) 
     mean: Callable[[str], float] = lambda key: statistics.mean(w[key] for w in windows)  # noqa: E731
     found: list[object] = [label, concurrency, len(windows)]
     found += [f"{mean('step_ms_median'):.2f}", f"{mean('step_ms_mean'):.2f}"]
-    keys = ("step_ms_mean", "tok_s", "whole_batch_tok_s")
-    has = [windows[0][key] is not None for key in keys]
+    ends = [w["end_ms"] for w in windows if w.get("end_ms") is not None]
+    end = f"{statistics.mean(ends):.1f}" if ends else None
+    timed = windows[0][WHOLE] is not None
     if label.startswith("plain"):
-        return [
-            *found,
-            "",
-            *(f"{mean(key):.0f}" if yes else None for key, yes in zip(keys[1:], has[1:], strict=True)),
-        ]
-    return [
-        *found,
-        *(spread(ratios(windows, plain, key)) if yes else None for key, yes in zip(keys, has, strict=True)),
-    ]
+        return [*found, "", f"{mean('tok_s'):.0f}", end, f"{mean(WHOLE):.0f}" if timed else None]
+    keys = ("step_ms_mean", "tok_s", *((WHOLE,) if timed else ()))
+    step, tok_s, *whole = [spread(ratios(windows, plain, key)) for key in keys]
+    return [*found, step, tok_s, end, *(whole or [None])]
 
 
 def main() -> None:

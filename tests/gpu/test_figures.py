@@ -19,6 +19,7 @@ from figures.arrivals import host_ms, rest  # noqa: E402
 from figures.steplog import StepLog  # noqa: E402
 from figures.switches import ranks, toggles  # noqa: E402
 from figures.windows import clients, goal, steady, summary, traces  # noqa: E402
+from off_table import cells, window_of  # noqa: E402
 from prefill_law import fit  # noqa: E402
 from proof import chi_square  # noqa: E402
 from sections import fill, runs  # noqa: E402
@@ -203,6 +204,43 @@ def test_a_trace_is_steady_in_the_second_half_of_each_phase_whatever_drains_in_t
     long = {"from_s": 4.0, "to_s": 16.0, "tok_s_by_second": [10] * 6 + [30] * 6}
     assert steady([short, long]) == 25.0
     assert steady([short, {"from_s": 0.0, "to_s": 4.0, "tok_s_by_second": []}]) is None
+
+
+def test_the_step_in_which_all_requests_end_is_no_step_and_stands_by_itself():
+    """Four results of a batch of 10, 8 ms apart; a fifth, 30 ms later, ends them all, and an empty one."""
+    at_s = [0.0, 0.008, 0.016, 0.024, 0.054, 0.055]
+    steps = [(at, 10, 0 if i == 5 else 10) for i, at in enumerate(at_s)]
+    record = {"C": 10, "round": 0, "from_s": 0.0, "to_s": 1.0}
+    found = window_of(record, steps)
+    assert (found["steps"], found["step_ms_mean"], found["tok_s"]) == (3, 8.0, 1250.0)
+    assert (found["end_ms"], found["whole_batch_tok_s"]) == (30.0, None)
+    assert window_of(record | {"C": 12}, steps) is None
+    another = [(0.1 + at, 10, 10) for at in at_s[:4]]
+    assert window_of(record, steps + another)["steps"] == 3 + 2
+
+
+def test_steps_that_all_take_long_are_steps_and_a_long_one_among_short_ones_is_not():
+    """150 ms each: SGLang's own depth 0 at a large batch.  120 ms among 8 is a prefill or a stop."""
+    record = {"C": 1, "round": 0, "from_s": 0.0, "to_s": 9.0}
+    slow = window_of(record, [(0.15 * i, 1, 1) for i in range(6)])
+    assert (slow["steps"], slow["step_ms_mean"]) == (4, 150.0)
+    at_s = [0.0, 0.008, 0.128, 0.136, 0.144]
+    assert window_of(record, [(at, 1, 1) for at in at_s])["steps"] == 2
+
+
+def test_a_row_shows_the_end_of_a_batch_where_it_is_known():
+    """Of two rounds one of which, older, does not know it; the whole batch was not timed."""
+    window = {
+        "round": 0,
+        "step_ms_median": 8.0,
+        "step_ms_mean": 8.0,
+        "tok_s": 125.0,
+        "whole_batch_tok_s": None,
+    }
+    windows = [window | {"end_ms": 30.0}, window | {"round": 1}]
+    assert cells("1", "plain", windows, windows) == ["plain", "1", 2, "8.00", "8.00", "", "125", "30.0", None]
+    row = cells("1", "table/off-cold", windows[1:], windows)
+    assert row[5:] == ["+0.0 %", "+0.0 %", None, None]
 
 
 def test_a_run_named_without_a_folder_stays_as_the_json_of_before_has_it(tmp_path):
