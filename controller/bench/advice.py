@@ -32,12 +32,19 @@ class Crossover:
 class Advice:
     """The conclusion of a benchmark."""
 
-    best: Mapping[int, str]
-    """The fastest arm at each concurrency; among equals (`TIE`) the shallower."""
+    best: Mapping[int, tuple[str, ...]]
+    """The fastest of all arms at each concurrency at which several have a figure.
+
+    More than one: the fastest first, and those that it cannot be told from (`fastest`).
+    """
+    compared: tuple[int, ...]
+    """Concurrencies at which both a speculating arm and one that does not speculate were measured."""
     crossovers: tuple[Crossover, ...]
-    """Of the best speculating arm with the best that does not speculate, ascending; empty: none in range."""
+    """Of the best speculating arm with the best that does not speculate, ascending; empty: none in `compared`."""
     schedule: tuple[tuple[int, str], ...]
     """(from batch size, arm), of the arms that can be steered on one server."""
+    not_in_schedule: Mapping[str, str]
+    """Arms that were measured and can be in no schedule, and why."""
     worth: Mapping[str, float]
     """Geometric mean over the measured concurrencies of the schedule's throughput over the arm's."""
 
@@ -56,8 +63,26 @@ def crossovers(falling: str, falling_curve: Curve, rising: str, rising_curve: Cu
     return tuple(found)
 
 
+def fastest(curves: Mapping[str, Curve], concurrency: int) -> tuple[str, ...]:
+    """The fastest arm, and behind it those that it cannot be told from; none where fewer than two were measured.
+
+    Two are told apart when their means are further apart than `TIE` and their 95 % intervals do not overlap.
+    """
+    here = {label: curve[concurrency] for label, curve in curves.items() if concurrency in curve}
+    if len(here) < 2:
+        return ()
+    ranked = sorted(here, key=lambda label: -here[label].mean)
+    top = here[ranked[0]]
+    return (ranked[0], *(label for label in ranked[1:] if not _is_above(top, here[label])))
+
+
+def _is_above(a: Estimate, b: Estimate) -> bool:
+    reach = (a.half_width or 0.0) + (b.half_width or 0.0)
+    return a.mean - b.mean > max(TIE * b.mean, reach)
+
+
 def best_arm(curves: Mapping[str, Curve], depths: Mapping[str, int], concurrency: int) -> str | None:
-    """The fastest arm; of those that it does not clearly beat the one that drafts least."""
+    """The arm to run; of those that the fastest does not clearly beat the one that drafts least."""
     here = {label: curve[concurrency] for label, curve in curves.items() if concurrency in curve}
     if not here:
         return None
@@ -69,7 +94,7 @@ def best_arm(curves: Mapping[str, Curve], depths: Mapping[str, int], concurrency
 def _beats(a: Estimate, b: Estimate) -> bool:
     """Whether `a` is above `b` by more than 1 % and the standard error of their difference.
 
-    Not by their 95 % intervals: of two windows those are too wide to ever tell arms apart.
+    A schedule must choose.  Not by 95 % intervals: of two windows those are too wide to ever tell arms apart.
     """
     error = math.hypot(a.standard_error or 0.0, b.standard_error or 0.0)
     return a.mean - b.mean > max(TIE * b.mean, error)
@@ -128,32 +153,33 @@ def advise(
     curves: Mapping[str, Curve],
     depths: Mapping[str, int],
     *,
-    steerable: Sequence[str],
+    not_in_schedule: Mapping[str, str],
     batch_sizes: Mapping[int, float],
 ) -> Advice:
     """Draw the conclusion.
 
     `curves` holds every arm; `depths` those that hold one depth (0: no speculation), on any server;
-    `steerable` those of `depths` that one governed server can switch between.
+    `not_in_schedule` those that no schedule of the governed server can hold, and why: all others hold a depth.
     """
-    held = {label: curve for label, curve in curves.items() if label in depths and curve}
-    mine = {label: curve for label, curve in held.items() if label in steerable}
-    levels = sorted({c for curve in held.values() for c in curve})
-    best = {c: arm for c in levels if (arm := best_arm(held, depths, c)) is not None}
-    table = schedule(mine, depths, batch_sizes) if mine else ()
+    mine = {label: curve for label, curve in curves.items() if label not in not_in_schedule}
+    levels = sorted({c for curve in curves.values() for c in curve})
     chosen = {c: mine[arm][c] for c in levels if (arm := best_arm(mine, depths, c)) is not None}
     gains = {label: worth(chosen, curve) for label, curve in curves.items()}
+    on = envelope({label: curve for label, curve in curves.items() if depths.get(label)})
+    off = envelope({label: curve for label, curve in curves.items() if depths.get(label) == 0})
     return Advice(
-        best=best,
-        crossovers=_off_crossovers(held, depths),
-        schedule=table,
+        best={c: found for c in levels if (found := fastest(curves, c))},
+        compared=tuple(sorted(on.keys() & off.keys())),
+        crossovers=_clear_crossovers(on, off),
+        schedule=schedule(mine, depths, batch_sizes),
+        not_in_schedule={label: why for label, why in not_in_schedule.items() if label in curves},
         worth={label: gain for label, gain in gains.items() if gain is not None},
     )
 
 
-def _off_crossovers(held: Mapping[str, Curve], depths: Mapping[str, int]) -> tuple[Crossover, ...]:
-    on = {label: curve for label, curve in held.items() if depths[label]}
-    off = {label: curve for label, curve in held.items() if not depths[label]}
-    if not on or not off:
-        return ()
-    return crossovers("speculation", envelope(on), "no speculation", envelope(off))
+def _clear_crossovers(on: Curve, off: Curve) -> tuple[Crossover, ...]:
+    """Where speculation stops paying; what is ahead or behind within its error crosses nothing."""
+    ahead = [c for c in on if c in off and _beats(on[c], off[c])]
+    behind = [c for c in on if c in off and _beats(off[c], on[c])]
+    found = crossovers("speculation", on, "no speculation", off)
+    return tuple(x for x in found if min(ahead, default=math.inf) <= x.concurrency <= max(behind, default=0))

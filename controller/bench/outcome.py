@@ -136,21 +136,36 @@ class Outcome:
         }
 
     def advice(self) -> Advice | None:
-        """The conclusion; `None` without a closed loop of arms that hold a depth, or with too little of it.
+        """The conclusion; `None` without a closed loop of several arms, or of one that holds a depth.
 
         A concurrency at which any arm is `thin` is left out for all, since arms are compared there.
         """
+        curves = self._solid()
+        barred = {label: why for label in curves if (why := self._not_in_schedule(label)) is not None}
+        if len(curves) == len(barred) < 2:
+            return None
         held = self.held_depths()
-        steerable = [label for label in held if label not in self.plain]
+        return advise(curves, held, not_in_schedule=barred, batch_sizes=self.batch_sizes())
+
+    def _solid(self) -> dict[str, dict[int, Estimate]]:
+        """The throughput that advice may rest on; without arms of which nothing is left."""
         doubtful = {concurrency for _, concurrency in self.thin()}
         solid = {
             label: {c: value for c, value in curve.items() if c not in doubtful and value.mean > 0}
             for label, curve in self.throughput().items()
         }
-        curves = {label: curve for label, curve in solid.items() if curve}
-        if not any(label in held for label in curves):
+        return {label: curve for label, curve in solid.items() if curve}
+
+    def _not_in_schedule(self, label: str) -> str | None:
+        """Why no schedule can hold this arm; `None`: one can."""
+        arm = next(parse_arm(w.arm) for w in self.windows if w.label == label)
+        if arm.fixed is not None:
             return None
-        return advise(curves, held, steerable=steerable, batch_sizes=self.batch_sizes())
+        if arm.policy is not None:
+            return "a policy, which makes its own"
+        if arm.native:
+            return "SGLang's own rule, which holds no depth"
+        return "a server measured as it is"
 
     def crowded(self) -> list[tuple[Window, float]]:
         """Closed-loop windows in which the server ran more requests than the clients had, and how many.
@@ -168,8 +183,7 @@ class Outcome:
 
     def contaminated(self) -> tuple[int, int]:
         """How many windows the advice rests on, and of how many of them other traffic was a part."""
-        advice = self.advice()
-        levels = set(advice.best) if advice else set()
+        levels = {c for curve in self._solid().values() for c in curve} if self.advice() else set()
         crowded = [window for window, _ in self.crowded()]
         used = [w for w in self.measured() if w.phase is None and w.concurrency in levels]
         return len(used), sum(window.concurrency in levels for window in crowded)

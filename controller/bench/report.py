@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from controller.bench.advice import Advice
+from controller.bench.advice import TIE, Advice
 from controller.bench.campaign import Window
 from controller.bench.failed import add_up, in_words
 from controller.bench.load import PAUSE_AFTER_ERROR_S
@@ -27,7 +27,10 @@ GUESS = "?"
 
 
 def throughput_table(outcome: Outcome) -> Group:
-    """Output tokens per second by concurrency and arm, the best in bold; 95 % intervals of several."""
+    """Output tokens per second by concurrency and arm, one that is told from all others as best in bold.
+
+    95 % intervals of several windows.
+    """
     curves = {label: curve for label, curve in outcome.throughput().items() if curve}
     advice = outcome.advice()
     spread = any(value.half_width is not None for curve in curves.values() for value in curve.values())
@@ -38,9 +41,9 @@ def throughput_table(outcome: Outcome) -> Group:
         table.add_column(label, justify="right")
     guessed = outcome.guessed()
     for concurrency in sorted({c for curve in curves.values() for c in curve}):
-        best = advice.best.get(concurrency) if advice else None
+        best = advice.best.get(concurrency, ()) if advice else ()
         row = [
-            _cell(curve.get(concurrency), bold=label == best, guess=(label, concurrency) in guessed)
+            _cell(curve.get(concurrency), bold=best == (label,), guess=(label, concurrency) in guessed)
             for label, curve in curves.items()
         ]
         table.add_row(str(concurrency), *row)
@@ -115,12 +118,16 @@ def sentences(outcome: Outcome) -> Iterator[str]:
             f"This advice rests on contaminated windows: other traffic was a part of {contaminated} "
             f"of the {used} that it uses."
         )
-    yield from _crossing(advice)
+    yield from _best(advice)
+    yield from _crossing(advice, outcome)
     if advice.schedule:
         rows = ", ".join(f"{start}+: {arm}" for start, arm in advice.schedule)
         first = advice.schedule[0][0]
         unknown = f" Below {first} nothing is known: measure lower concurrencies." if first > 1 else ""
         yield f"Schedule by batch size: {rows}.{unknown}"
+    if advice.not_in_schedule:
+        which = ", ".join(f"{label} ({why})" for label, why in advice.not_in_schedule.items())
+        yield f"{'Not in the schedule' if advice.schedule else 'No schedule, which takes arms that hold a depth'}: {which}."
     whole = advice.schedule[0][1] if len(advice.schedule) == 1 else None
     for label, gain in sorted(advice.worth.items(), key=lambda item: -item[1]):
         if label != whole:  # the schedule is that arm alone
@@ -128,29 +135,66 @@ def sentences(outcome: Outcome) -> Iterator[str]:
             yield f"Against {label} alone it is worth {percent:+.1f} % (geometric mean over concurrencies)."
 
 
-def _crossing(advice: Advice) -> Iterator[str]:
+def _best(advice: Advice) -> Iterator[str]:
+    """The fastest of all arms, concurrencies with the same one together; where there is none, who may be it."""
+    clear = {c: labels[0] for c, labels in advice.best.items() if len(labels) == 1}
+    at: dict[str, list[int]] = {}
+    for concurrency, label in clear.items():
+        at.setdefault(label, []).append(concurrency)
+    if at:
+        each = [f"{label} at {_and([str(c) for c in levels])}" for label, levels in at.items()]
+        yield f"Fastest: {'; '.join(each)} requests at once."
+    for concurrency, labels in advice.best.items():
+        if concurrency not in clear:
+            yield (
+                f"No fastest at {concurrency} requests at once: {_and(list(labels))} are within "
+                f"{100 * TIE:g} % or their 95 % intervals overlap (more --rounds make those narrower)."
+            )
+
+
+def _crossing(advice: Advice, outcome: Outcome) -> Iterator[str]:
     for crossing in advice.crossovers:
         yield f"Speculation stops paying at about {crossing.concurrency:.0f} requests at once."
-    if advice.crossovers or not advice.best:
+    if advice.crossovers:
         return
-    low, high = min(advice.best), max(advice.best)
-    if low == high:
-        yield f"Best at {low} requests at once is {advice.best[low]}; one concurrency shows no crossover."
-        return
-    best = f"{advice.best[low]} at {low}, {advice.best[high]} at {high}"
-    yield f"No crossover between {low} and {high} requests at once; best is {best}."
+    if not advice.compared:
+        yield f"Where speculation stops paying was not measured: {_uncompared(outcome)}."
+    elif len(advice.compared) == 1:
+        yield f"One concurrency ({advice.compared[0]}) shows no crossover of speculation with none."
+    else:
+        low, high = advice.compared[0], advice.compared[-1]
+        yield f"No crossover of speculation with none between {low} and {high} requests at once."
+
+
+def _uncompared(outcome: Outcome) -> str:
+    """What was wanting for a comparison of speculation with none."""
+    depths = set(outcome.held_depths().values())
+    wanting = []
+    if not any(depths):
+        wanting.append("an arm known to draft (depth-N)")
+    if 0 not in depths:
+        wanting.append("one known not to (off-cold, off-warm, or a server of --plain)")
+    return f"it takes {' and '.join(wanting) or 'both at one concurrency that is not left out'}"
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def left_out(outcome: Outcome) -> Iterator[str]:
-    """Which concurrencies the advice does not rest on, and why."""
+    """Which concurrencies the advice does not rest on, and why; or why there is none."""
     thin = outcome.thin()
-    if not thin:
-        return
-    none = "No advice" if outcome.advice() is None else "The advice leaves out some concurrencies"
-    first: dict[int, str] = {}
-    for (label, concurrency), reason in thin.items():
-        first.setdefault(concurrency, f"C={concurrency} ({label}: {reason})")
-    yield f"{none}, for want of data: {', '.join(first[c] for c in sorted(first))}."
+    if thin:
+        none = "No advice" if outcome.advice() is None else "The advice leaves out some concurrencies"
+        first: dict[int, str] = {}
+        for (label, concurrency), reason in thin.items():
+            first.setdefault(concurrency, f"C={concurrency} ({label}: {reason})")
+        yield f"{none}, for want of data: {', '.join(first[c] for c in sorted(first))}."
+    elif outcome.advice() is None and (alone := [k for k, curve in outcome.throughput().items() if curve]):
+        yield (
+            f"No advice: {_and(alone)} was all that brought tokens, with nothing to compare it with "
+            "(--arms, --plain or --beside add that)."
+        )
 
 
 def contamination(outcome: Outcome) -> Iterator[str]:

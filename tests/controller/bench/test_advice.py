@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.bench.advice import advise, best_arm, crossovers, schedule, worth
+from controller.bench.advice import advise, best_arm, crossovers, fastest, schedule, worth
 from controller.bench.statistics import Estimate
 
 
@@ -15,6 +15,7 @@ ON = curve(c1=400, c16=3200, c64=5600)
 OFF = curve(c1=200, c16=2700, c64=7800)
 PLAIN = curve(c1=206, c16=2745, c64=7843)
 DEPTHS = {"depth-2": 2, "off-cold": 0, "plain": 0}
+OTHER = {"plain": "another server"}
 
 
 def test_crossover_is_interpolated_in_log_concurrency():
@@ -50,11 +51,48 @@ def test_the_schedule_switches_where_the_curves_cross_in_batch_sizes():
 def test_the_advice_says_what_the_schedule_is_worth():
     """Against depth 2: 1, 1, 7800/5600, mean 1.117; plain is best at 64 but cannot be steered to."""
     curves = {"depth-2": ON, "off-cold": OFF, "plain": PLAIN}
-    found = advise(curves, DEPTHS, steerable=["depth-2", "off-cold"], batch_sizes={1: 1, 16: 16, 64: 64})
-    assert found.best == {1: "depth-2", 16: "depth-2", 64: "plain"}
+    found = advise(curves, DEPTHS, not_in_schedule=OTHER, batch_sizes={1: 1, 16: 16, 64: 64})
+    assert found.best == {1: ("depth-2",), 16: ("depth-2",), 64: ("plain", "off-cold")}
+    assert found.compared == (1, 16, 64)
+    assert found.not_in_schedule == OTHER
     assert found.worth["depth-2"] == pytest.approx((7800 / 5600) ** (1 / 3))
     assert [arm for _, arm in found.schedule] == ["depth-2", "off-cold"]
     assert found.crossovers[0].concurrency == pytest.approx(24.9, abs=0.6)
+
+
+def test_the_fastest_is_that_of_all_arms_whatever_is_known_of_their_depth():
+    """A server as it is with 929 against a plain one with 612: no depth is known, no schedule made of them."""
+    curves = {"engine": curve(c4=300, c16=929), "plain": curve(c4=320, c16=612)}
+    why = {"engine": "as it is", "plain": "another server"}
+    found = advise(curves, {"plain": 0}, not_in_schedule=why, batch_sizes={4: 4, 16: 16})
+    assert found.best == {4: ("plain",), 16: ("engine",)}
+    assert (found.schedule, dict(found.worth), found.not_in_schedule) == ((), {}, why)
+    assert (found.compared, found.crossovers) == ((), ())
+
+
+def test_arms_whose_intervals_overlap_have_no_fastest():
+    """110 +- 6 reaches down to 104, 100 +- 5 up to 105; 100 +- 3 does not. 100.5 and 100 are within 1 %."""
+    first = {"a": {1: Estimate(100, 5, 3, 1)}, "b": {1: Estimate(110, 6, 3, 1)}}
+    assert fastest(first, 1) == ("b", "a")
+    assert fastest({**first, "a": {1: Estimate(100, 3, 3, 1)}}, 1) == ("b",)
+    assert fastest({"a": curve(c1=100), "b": curve(c1=100.5)}, 1) == ("b", "a")
+
+
+def test_one_arm_alone_is_not_the_fastest():
+    """Nothing was compared with it."""
+    assert fastest({"a": curve(c1=100), "b": curve(c4=100)}, 1) == ()
+
+
+def test_what_is_ahead_or_behind_within_its_error_crosses_nothing():
+    """At 1 ahead by 0.5 %, at 64 behind by 0.5 %; with 10 % it crosses half-way, at 8."""
+
+    def found(share):
+        on, off = curve(c1=100 * share, c64=100), curve(c1=100, c64=100 * share)
+        curves = {"depth-2": on, "off-cold": off}
+        return advise(curves, DEPTHS, not_in_schedule={}, batch_sizes={}).crossovers
+
+    assert found(1.005) == ()
+    assert [round(x.concurrency, 3) for x in found(1.1)] == [8]
 
 
 def test_worth_is_unknown_without_a_common_concurrency():

@@ -146,8 +146,11 @@ def test_counters_that_went_back_are_an_error():
 def test_the_report_says_crossover_schedule_and_worth():
     """ln(343/206) = 0.510, ln(5600/7843) = -0.337: 64^(0.510/0.847) = 12.2."""
     text = list(report.sentences(TWICE))
-    assert text[0] == "Speculation stops paying at about 12 requests at once."
-    assert text[1].startswith("Schedule by batch size: 1+: depth-2, ")
+    assert text[0] == "Fastest: depth-2 at 1 requests at once."
+    assert text[1].startswith("No fastest at 64 requests at once: plain and off-cold are within 1 % or ")
+    assert text[2] == "Speculation stops paying at about 12 requests at once."
+    assert text[3].startswith("Schedule by batch size: 1+: depth-2, ")
+    assert text[4] == "Not in the schedule: plain (a server measured as it is)."
     assert any(line.startswith("Against depth-2 alone it is worth +18.0 %") for line in text)
 
 
@@ -246,7 +249,7 @@ def test_a_window_in_which_the_server_was_away_is_in_no_figure():
     outcome = Outcome({}, [*rest, AWAY], plain=("plain",))
     found = outcome.throughput()["depth-2"][64]
     assert (found.mean, found.n) == (478.5, 2)
-    assert outcome.advice().best == {64: "depth-2"}
+    assert outcome.advice().best == {64: ("depth-2",)}
     assert outcome.complete is False
     assert to_json(outcome)["complete"] is False
     assert next(report.warnings(outcome)) == (
@@ -279,7 +282,7 @@ def test_a_window_in_which_nothing_came_counts_with_0():
 def test_an_arm_that_never_brought_a_token_is_no_part_of_the_advice():
     """A ratio to 0 says nothing, though whole answers of other clients may have ended."""
     windows = [window("depth-2", 8, 0.0), window("off-cold", 8, 400), window("depth-1", 8, 300)] * 2
-    assert Outcome({}, windows).advice().best == {8: "off-cold"}
+    assert Outcome({}, windows).advice().best == {8: ("off-cold",)}
 
 
 def test_streams_that_stand_are_told_and_are_no_answers():
@@ -393,10 +396,75 @@ def test_one_concurrency_has_no_crossover_to_speak_of():
     """Best is said once, and a schedule of one arm is not compared with itself."""
     windows = [window("depth-2", 64, 400), window("off-cold", 64, 500)] * 2
     assert list(report.sentences(Outcome({}, windows))) == [
-        "Best at 64 requests at once is off-cold; one concurrency shows no crossover.",
+        "Fastest: off-cold at 64 requests at once.",
+        "One concurrency (64) shows no crossover of speculation with none.",
         "Schedule by batch size: 64+: off-cold. Below 64 nothing is known: measure lower concurrencies.",
         "Against depth-2 alone it is worth +25.0 % (geometric mean over concurrencies).",
     ]
+
+
+AS_IT_IS = [replace(window("engine", c, 60 * c), arm="as-is") for c in (4, 16)] * 2
+OTHER = [replace(window("other", c, 40 * c), arm="as-is") for c in (4, 16)] * 2
+
+
+@pytest.mark.parametrize(
+    ("plain", "wanting"),
+    [
+        (
+            (),
+            "an arm known to draft (depth-N) and one known not to (off-cold, off-warm, or a server of --plain)",
+        ),
+        (("other",), "an arm known to draft (depth-N)"),
+    ],
+)
+def test_servers_as_they_are_have_a_fastest_and_are_told_why_no_schedule(plain, wanting):
+    """240 against 160, 960 against 640; what was not compared is said to be that, not to have no crossover."""
+    outcome = Outcome({}, AS_IT_IS + OTHER, plain=plain)
+    assert list(report.sentences(outcome)) == [
+        "Fastest: engine at 4 and 16 requests at once.",
+        f"Where speculation stops paying was not measured: it takes {wanting}.",
+        (
+            "No schedule, which takes arms that hold a depth: engine (a server measured as it is), "
+            "other (a server measured as it is)."
+        ),
+    ]
+    assert to_json(outcome)["advice"]["best"] == {4: ("engine",), 16: ("engine",)}
+
+
+def test_arms_that_make_their_own_schedule_may_be_the_fastest_and_are_no_part_of_it():
+    """A policy with 700 and SGLang's own rule with 500, beside 400 and 300."""
+    tok_s = {"depth-2": 400, "off-cold": 300, "policy:goodput": 700, "native": 500}
+    outcome = Outcome({}, [window(label, 4, value) for label, value in tok_s.items()] * 2)
+    text = list(report.sentences(outcome))
+    assert text[0] == "Fastest: policy:goodput at 4 requests at once."
+    assert (
+        "Not in the schedule: policy:goodput (a policy, which makes its own), "
+        "native (SGLang's own rule, which holds no depth)."
+    ) in text
+    assert outcome.advice().schedule == ((4, "depth-2"),)
+
+
+def test_a_server_alone_is_told_that_it_is_compared_with_nothing():
+    outcome = Outcome({}, AS_IT_IS)
+    assert outcome.advice() is None
+    assert list(report.left_out(outcome)) == [
+        "No advice: engine was all that brought tokens, with nothing to compare it with "
+        "(--arms, --plain or --beside add that)."
+    ]
+
+
+def test_a_range_is_said_to_hold_no_crossover_only_where_two_curves_were_compared_in_it():
+    """Depth 2 is ahead at 4 and 16."""
+    windows = [window("depth-2", c, 50 * c) for c in (4, 16)] + [
+        window("off-cold", c, 40 * c) for c in (4, 16)
+    ]
+    text = list(report.sentences(Outcome({}, windows * 2)))
+    assert text[1] == "No crossover of speculation with none between 4 and 16 requests at once."
+    text = list(report.sentences(Outcome({}, windows[:2] * 2)))
+    assert text[0] == (
+        "Where speculation stops paying was not measured: it takes "
+        "one known not to (off-cold, off-warm, or a server of --plain)."
+    )
 
 
 def test_one_round_gives_no_advice_and_says_why():
@@ -413,7 +481,7 @@ def test_a_concurrency_with_few_finished_requests_is_left_out_of_the_advice():
     few = [replace(w, stats=replace(w.stats, finished=3)) for w in [window("off-cold", 1, 200)] * 2]
     rest = [window("depth-2", 1, 340), window("depth-2", 64, 5600), window("off-cold", 64, 7800)] * 2
     outcome = replace(OUTCOME, windows=[*few, *rest], plain=())
-    assert outcome.advice().best == {64: "off-cold"}
+    assert outcome.advice().best == {64: ("off-cold",)}
     (said,) = report.left_out(outcome)
     assert said.startswith("The advice leaves out some concurrencies, for want of data: C=1 (off-cold: 6 ")
     assert to_json(outcome)["not_advised_from"] == [
