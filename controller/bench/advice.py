@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.bench.statistics import Estimate
@@ -40,7 +40,7 @@ class Advice:
     compared: tuple[int, ...]
     """Concurrencies at which both a speculating arm and one that does not speculate were measured."""
     crossovers: tuple[Crossover, ...]
-    """Of the best speculating arm with the best that does not speculate, ascending; empty: none in `compared`."""
+    """Of the best speculating arm with the best that does not speculate, ascending, within `compared`."""
     schedule: tuple[tuple[int, str], ...]
     """(from batch size, arm), of the arms that can be steered on one server."""
     not_in_schedule: Mapping[str, str]
@@ -64,7 +64,7 @@ def crossovers(falling: str, falling_curve: Curve, rising: str, rising_curve: Cu
 
 
 def fastest(curves: Mapping[str, Curve], concurrency: int) -> tuple[str, ...]:
-    """The fastest arm, and behind it those that it cannot be told from; none where fewer than two were measured.
+    """The fastest arm, and behind it those that it cannot be told from; none where fewer than two are.
 
     Two are told apart when their means are further apart than `TIE` and their 95 % intervals do not overlap.
     """
@@ -159,7 +159,8 @@ def advise(
     """Draw the conclusion.
 
     `curves` holds every arm; `depths` those that hold one depth (0: no speculation), on any server;
-    `not_in_schedule` those that no schedule of the governed server can hold, and why: all others hold a depth.
+    `not_in_schedule` those that no schedule of the governed server can hold, and why; all others are in
+    `depths`.
     """
     mine = {label: curve for label, curve in curves.items() if label not in not_in_schedule}
     levels = sorted({c for curve in curves.values() for c in curve})

@@ -127,7 +127,8 @@ def sentences(outcome: Outcome) -> Iterator[str]:
         yield f"Schedule by batch size: {rows}.{unknown}"
     if advice.not_in_schedule:
         which = ", ".join(f"{label} ({why})" for label, why in advice.not_in_schedule.items())
-        yield f"{'Not in the schedule' if advice.schedule else 'No schedule, which takes arms that hold a depth'}: {which}."
+        none = "No schedule, which takes arms that hold a depth"
+        yield f"{'Not in the schedule' if advice.schedule else none}: {which}."
     whole = advice.schedule[0][1] if len(advice.schedule) == 1 else None
     for label, gain in sorted(advice.worth.items(), key=lambda item: -item[1]):
         if label != whole:  # the schedule is that arm alone
@@ -136,7 +137,7 @@ def sentences(outcome: Outcome) -> Iterator[str]:
 
 
 def _best(advice: Advice) -> Iterator[str]:
-    """The fastest of all arms, concurrencies with the same one together; where there is none, who may be it."""
+    """The fastest of all arms, concurrencies with the same one together; where none is, which may be it."""
     clear = {c: labels[0] for c, labels in advice.best.items() if len(labels) == 1}
     at: dict[str, list[int]] = {}
     for concurrency, label in clear.items():

@@ -61,7 +61,7 @@ def test_the_advice_says_what_the_schedule_is_worth():
 
 
 def test_the_fastest_is_that_of_all_arms_whatever_is_known_of_their_depth():
-    """A server as it is with 929 against a plain one with 612: no depth is known, no schedule made of them."""
+    """A server as it is with 929 against a plain one with 612: no depth is known, no schedule is made."""
     curves = {"engine": curve(c4=300, c16=929), "plain": curve(c4=320, c16=612)}
     why = {"engine": "as it is", "plain": "another server"}
     found = advise(curves, {"plain": 0}, not_in_schedule=why, batch_sizes={4: 4, 16: 16})

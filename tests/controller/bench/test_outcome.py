@@ -412,13 +412,14 @@ OTHER = [replace(window("other", c, 40 * c), arm="as-is") for c in (4, 16)] * 2
     [
         (
             (),
-            "an arm known to draft (depth-N) and one known not to (off-cold, off-warm, or a server of --plain)",
+            "an arm known to draft (depth-N) and "
+            "one known not to (off-cold, off-warm, or a server of --plain)",
         ),
         (("other",), "an arm known to draft (depth-N)"),
     ],
 )
 def test_servers_as_they_are_have_a_fastest_and_are_told_why_no_schedule(plain, wanting):
-    """240 against 160, 960 against 640; what was not compared is said to be that, not to have no crossover."""
+    """240 against 160, 960 against 640; what was not compared is not said to have no crossover."""
     outcome = Outcome({}, AS_IT_IS + OTHER, plain=plain)
     assert list(report.sentences(outcome)) == [
         "Fastest: engine at 4 and 16 requests at once.",
@@ -448,8 +449,10 @@ def test_a_server_alone_is_told_that_it_is_compared_with_nothing():
     outcome = Outcome({}, AS_IT_IS)
     assert outcome.advice() is None
     assert list(report.left_out(outcome)) == [
-        "No advice: engine was all that brought tokens, with nothing to compare it with "
-        "(--arms, --plain or --beside add that)."
+        (
+            "No advice: engine was all that brought tokens, with nothing to compare it with "
+            "(--arms, --plain or --beside add that)."
+        )
     ]
 
 
