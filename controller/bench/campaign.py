@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from controller.bench.arms import BenchArm
+from controller.bench.arms import AS_IS, BenchArm
 from controller.bench.away import why_away
 from controller.bench.cells import CellCount, difference
 from controller.bench.engine import EngineRefusedError, arms_in_use
@@ -27,7 +27,8 @@ from controller.bench.load import ClosedLoop, LoopLag
 from controller.bench.offered import Offered
 from controller.bench.prompts import PromptSource
 from controller.bench.records import RequestRecord, WindowStats, window_stats
-from controller.bench.target import RequestsFailError, ServerUnderTest, Target
+from controller.bench.target import CONFIRM_WITHIN_S, RequestsFailError, ServerUnderTest, Target
+from controller.errors import BadRequestError
 
 LEASE_MARGIN_S = 60.0
 MAX_LEASE_S = 3600.0
@@ -138,7 +139,7 @@ class Campaign:
                     await self._visit(group, concurrency, number)
 
     async def claim(self) -> None:
-        """Take the lease of every server before there is load, or raise `LeaseHeldError`.
+        """Take the lease of every server before there is load; raises `LeaseHeldError`, `BadRequestError`.
 
         A sidecar without one (its engine idles) would take it as soon as load comes.  With policies alone
         there is none to take: each brings its own holder.
@@ -149,6 +150,21 @@ class Campaign:
                 seconds = self.timing.warm_up_s + self.timing.ramp_limit_s + LEASE_MARGIN_S
                 with contextlib.suppress(EngineRefusedError):  # its window will say so
                     await target.apply(min(MAX_LEASE_S, seconds))
+        for server in self.servers():
+            await self._check_apart(server)
+
+    async def _check_apart(self, server: ServerUnderTest) -> None:
+        """Raise `BadRequestError` where the lease just taken of one server shows in another too."""
+        if server.control is None or self._steers(server):
+            return
+        state = await server.control.state()
+        if state is not None and state.get("holder") == server.control.holder:
+            url = str(server.client.http.base_url).rstrip("/")
+            raise BadRequestError(
+                f"--plain and --beside must be servers of their own, got {server.name} at {url}, which holds "
+                "the lease that this benchmark has just taken of --engine: leave it out; as-is in --arms "
+                "measures --engine as it is"
+            )
 
     def watching(self) -> AbstractAsyncContextManager[LoopLag]:
         """Watch the load generator's own lateness while the block runs."""
@@ -221,6 +237,8 @@ class Campaign:
     async def in_force(self, target: Target, seconds: float) -> AsyncIterator[None]:
         """The arm is in force while the block runs, which may take `seconds`.
 
+        A server that is measured as it is beside arms that are held on it is handed back before, or the plan
+        of the last arm, or of the claim, would be what is measured.
         A policy's sidecar hands back at the end; a fixed arm's lease would run out a minute later, and
         would lock that sidecar out, so it is handed back before.
         """
@@ -230,8 +248,15 @@ class Campaign:
             async with self._govern(target.server, target.arm):
                 yield
             return
+        control = target.server.control
+        if target.arm.label == AS_IS and control is not None and self._steers(target.server):
+            await control.until_released(limit_s=CONFIRM_WITHIN_S)
         await target.apply(min(MAX_LEASE_S, seconds + LEASE_MARGIN_S))
         yield
+
+    def _steers(self, server: ServerUnderTest) -> bool:
+        """Whether an arm of this benchmark puts plans in force there."""
+        return any(t.server is server and t.arm.label != AS_IS for t in self.targets)
 
     def servers(self) -> list[ServerUnderTest]:
         """Every server once."""

@@ -237,10 +237,24 @@ def _runnable(arms: list[BenchArm], state: dict[str, Any] | None) -> list[BenchA
     for arm in arms:
         if arm.fixed is not None and arm.fixed.depth and arm.fixed.depth not in built:
             raise BenchError(f"{arm.label} must be a built depth ({', '.join(map(str, built))})")
+    _check_falls_back(arms, state)
     return arms or [
         *(arm_of(0, Gear(g)) for g in gears if g != Gear.FROZEN),
         *(arm_of(d, Gear.ON) for d in built),
     ]
+
+
+def _check_falls_back(arms: list[BenchArm], state: dict[str, Any]) -> None:
+    """Raise `BenchError` for an arm that would run at a depth which the fallback, not SGLang, chose."""
+    fallback = state.get("fallback", "native")
+    steered = any(arm.label != AS_IS for arm in arms)
+    for arm in arms:
+        if fallback != "native" and (arm.native or (steered and arm.label == AS_IS)):
+            alone = "" if arm.native else ", or measure as-is in a run of its own, before the others"
+            raise BenchError(
+                f"{arm.label} beside other arms needs SGLang's own rule where a lease is given back, got the "
+                f"fallback {fallback!r}: launch the server with SPECGOV_FALLBACK=native{alone}"
+            )
 
 
 async def _hand_back(control: EngineControl, url: str, console: Console) -> None:

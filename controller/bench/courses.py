@@ -71,6 +71,7 @@ async def run_trace(campaign: Campaign, arrivals: Arrivals, rounds: int) -> None
     """Every target through the trace, `rounds` times in alternated order; one window for the whole."""
     if not arrivals:
         raise ValueError("arrivals must hold at least one request, got none")
+    await campaign.claim()
     async with campaign.watching():
         for number in range(rounds):
             for group in ordered(campaign.targets, number):

@@ -108,11 +108,31 @@ class EngineControl:
         return applied
 
     async def release(self) -> None:
-        """Hand the server back to its fallback."""
+        """Hand the server back to its fallback; `until_released` tells when its ranks have followed."""
         answer = await self.http.delete("/speculation", params={"holder": self.holder})
-        if answer.status_code != httpx.codes.OK:
+        if answer.status_code not in (httpx.codes.OK, httpx.codes.ACCEPTED):
             await self._end_if_held(answer)
             raise EngineRefusedError(f"DELETE /speculation: HTTP {answer.status_code}: {answer.text[:200]}")
+
+    async def until_released(self, *, limit_s: float) -> None:
+        """Hand the server back, and wait until its state shows no lease and every rank at another order.
+
+        Raises `EngineRefusedError` when that is not seen within `limit_s`, or `LeaseHeldError`.
+        """
+        start_s = self.clock()
+        before = await self.state() or {}
+        await self.release()
+        while True:
+            state = await self.state() or {}
+            self.check_free(state)
+            if _is_released(before, state):
+                return
+            if self.clock() - start_s > limit_s:
+                raise EngineRefusedError(
+                    f"handed back, but not seen to be after {limit_s:g} s: the lease is of "
+                    f"{state.get('holder') or 'nobody'}, ranks are at the orders {_orders(state)}"
+                )
+            await asyncio.sleep(_POLL_S)
 
     def check_free(self, state: Mapping[str, Any]) -> None:
         """Raise `LeaseHeldError` when `state` shows the live lease of another holder."""
@@ -142,6 +162,19 @@ class EngineControl:
                     f"arm {arm} acknowledged but not in use after {limit_s:g} s, telemetry shows {seen}"
                 )
             await asyncio.sleep(_POLL_S)
+
+
+def _is_released(before: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    """Whether no plan is in force any more that was `before`; a rank that cannot be seen is left out."""
+    if state.get("holder") is not None:
+        return False
+    pairs = zip(_orders(before), _orders(state), strict=False)
+    return before.get("holder") is None or all(old != new for old, new in pairs if new is not None)
+
+
+def _orders(state: Mapping[str, Any]) -> list[int | None]:
+    """The latest command that each rank has applied."""
+    return [rank.get("order") for rank in state.get("ranks") or []]
 
 
 def arms_in_use(state: Mapping[str, Any]) -> list[tuple[int | None, str | None]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rich.console import Console
 
@@ -29,6 +30,7 @@ from controller.errors import BadRequestError
 from controller.simulation.arrivals import InvalidArrivalsError, describe_bad_rows, read_arrivals
 from policies import registry
 
+_THIS_MACHINE = {"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 MAX_TRACE_S = 86_400.0
 """A day: longer, and its times are rather in another unit."""
 
@@ -73,6 +75,7 @@ def read_inputs(request: BenchRequest, console: Console) -> Inputs:
     """Read what the options name; raises `BadRequestError`."""
     arms = parse_arms(request.arms)
     _check_names([name for name, _ in request.beside])
+    _check_servers(request)
     if any(arm.policy is not None for arm in arms):
         settings.load(request.config, {})
     source_of = Sources(request.prompts)
@@ -121,6 +124,27 @@ def _check_names(names: list[str]) -> None:
         with suppress(ValueError):
             parse_arm(name)
             raise BadRequestError(f"{rule}, got {name!r}, which is an arm")
+
+
+def _check_servers(request: BenchRequest) -> None:
+    """Raise `BadRequestError` for a server given twice: its other arm's plan would be measured."""
+    known = {_place(request.engine): f"--engine {request.engine}"}
+    for name, url in request.beside:
+        place = _place(url)
+        if place in known:
+            raise BadRequestError(
+                f"--plain and --beside must be servers of their own, got {name}={url}, which is that of "
+                f"{known[place]}: leave it out; as-is in --arms measures --engine as it is"
+            )
+        known[place] = f"{name}={url}"
+
+
+def _place(url: str) -> tuple[str, str, int | None, str]:
+    """The same for two URLs of one server, as far as URLs tell; `url` is a good one."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return parts.scheme, "localhost" if host in _THIS_MACHINE else host, port, parts.path.rstrip("/")
 
 
 def _check_once(rule: str, values: Iterable[str]) -> None:

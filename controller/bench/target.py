@@ -99,7 +99,10 @@ class Target:
         return self.server.name if self.arm.label == AS_IS else self.arm.label
 
     async def apply(self, lease_s: float) -> None:
-        """Put the arm in force; policies are the caller's business.  Raises `EngineRefusedError`."""
+        """Put the arm in force; policies, and `as-is` where others are held, are the caller's business.
+
+        Raises `EngineRefusedError`.
+        """
         control = self.server.control
         if self.arm.label == AS_IS or self.arm.policy is not None:
             return
@@ -108,7 +111,7 @@ class Target:
                 f"{self.server.name} has no /speculation, so it cannot run {self.arm.label}"
             )
         if self.arm.fixed is None:
-            await control.release()
+            await control.until_released(limit_s=CONFIRM_WITHIN_S)
             return
         await control.apply(self.arm.fixed, lease_s=lease_s)
 

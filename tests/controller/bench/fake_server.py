@@ -28,12 +28,18 @@ class FakeServer(httpx.AsyncBaseTransport):
         self.tokens_per_step = tokens_per_step or {0: 1, 2: 3}
         self.hook = hook
         self.depth, self.gear = 0, "cold"
-        self.sequence = 0
+        self.own_depth, self.own_gear = 0, "cold"
+        """Where it goes when its lease is given back."""
+        self.slow_release = 0
+        """So many questions after that still find its rank where it was."""
+        self.sequence = self.order = 0
+        self.holder = None
         self.calls = []
         self.aborted = []
         self.heeds_aborts_after = 0
         """So many orders to abort come before their request is known, and are lost."""
         self._ended = set()
+        self._releasing = False
         self.rids = []
         self.running = self.generated = 0
         self.cells = defaultdict(
@@ -63,6 +69,14 @@ class FakeServer(httpx.AsyncBaseTransport):
         if method == "PUT":
             row = body["schedule"][0]
             self.depth, self.gear, self.sequence = row["depth"], row.get("gear", "on"), body["sequence"]
+            self.holder, self.order, self._releasing = body["holder"], self.order + 1, False
+        if method == "DELETE":
+            self._releasing, self.holder = self.holder is not None, None
+        if method == "GET" and self._releasing:
+            self.slow_release -= 1
+            if self.slow_release < 0:
+                self.depth, self.gear, self.order = self.own_depth, self.own_gear, self.order + 1
+                self._releasing = False
         cells = [
             {
                 "batch_bucket": 1,
@@ -89,6 +103,8 @@ class FakeServer(httpx.AsyncBaseTransport):
             "built_depths": [0, 2],
             "gears": ["warm", "cold"],
             "sequence": self.sequence,
+            "holder": self.holder,
+            "ranks": [{"dp_rank": 0, "tp_rank": 0, "order": self.order}],
             "telemetry": telemetry,
         }
         return httpx.Response(200, json=state)

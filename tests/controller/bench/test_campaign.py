@@ -14,6 +14,7 @@ from controller.bench.engine import EngineControl, LeaseHeldError
 from controller.bench.prompts import Prompt, RandomTokens
 from controller.bench.scenario import Phase
 from controller.bench.target import RequestsFailError, ServerUnderTest, Target
+from controller.errors import BadRequestError
 from tests.controller.bench.fake_server import FakeServer, http
 
 pytestmark = pytest.mark.looptime
@@ -135,6 +136,48 @@ async def test_a_policy_after_a_fixed_arm_is_not_locked_out_by_its_lease():
         arms = ("depth-2", "policy:goodput")
         await campaign([Target(one, parse_arm(a)) for a in arms], govern=govern).sweep([1], rounds=1)
     assert begun_after == ["PUT", "PUT", "DELETE"]
+
+
+@pytest.mark.parametrize("slow", [0, 3, 700])
+async def test_as_it_is_beside_held_arms_is_measured_without_their_plan(slow):
+    """The server itself is at depth 2 (600 tokens/s), the arm held before and in the warm-up at 0 (400).
+
+    Each window waits until the rank shows the release; one that never shows it is no window.
+    """
+    fake = FakeServer()
+    fake.own_depth, fake.own_gear, fake.slow_release = 2, "on", slow
+    async with http(fake) as client:
+        one = server("engine", fake, client)
+        found = campaign([Target(one, parse_arm(arm)) for arm in ("as-is", "off-cold")])
+        await found.sweep([4], rounds=2)
+    tok_s = [(w.label, round(w.stats.output_tok_s, -2)) for w in found.windows]
+    if slow == 700:
+        assert tok_s == [("off-cold", 400), ("off-cold", 400), ("engine", 600)]
+        assert found.failures[0].message.startswith("handed back, but not seen to be after 10 s")
+    else:
+        assert tok_s == [("engine", 600), ("off-cold", 400), ("off-cold", 400), ("engine", 600)]
+
+
+async def test_a_server_measured_as_it_is_alone_is_asked_for_nothing():
+    """It may be governed by somebody else: no plan, no release."""
+    fake = FakeServer()
+    fake.holder = "specgov/pod-7"
+    async with http(fake) as client:
+        await campaign([Target(server("engine", fake, client), parse_arm("as-is"))]).sweep([1], rounds=1)
+    assert {method for method, path in fake.calls if path == "/speculation"} == {"GET"}
+
+
+async def test_a_server_beside_that_shows_our_own_lease_is_the_same_one():
+    """Whatever its URL: it would be measured under the plan of the arm before.  Nothing is sent."""
+    fake = FakeServer()
+    async with http(fake) as client:
+        targets = [
+            Target(server("engine", fake, client), parse_arm("depth-2")),
+            Target(server("same", fake, client), parse_arm("as-is")),
+        ]
+        with pytest.raises(BadRequestError, match=r"servers of their own, got same at http://engine, which"):
+            await campaign(targets).sweep([1], rounds=1)
+    assert fake.generated == 0
 
 
 async def test_a_scenario_takes_every_arm_through_every_phase():

@@ -52,6 +52,23 @@ def test_an_arm_that_cannot_be_had_is_refused_with_the_reason():
         parse_arms(["off"])
 
 
+@pytest.mark.parametrize("fallback", ["hold", 2])
+def test_what_needs_sglangs_own_rule_is_refused_where_another_follows_a_lease(fallback):
+    """`hold` leaves the depth of the arm before, a depth is no rule of SGLang's; as-is alone asks nothing."""
+    state = {**STATE, "fallback": fallback}
+    with pytest.raises(
+        BenchError, match=rf"got the fallback {fallback!r}: launch .* with SPECGOV_FALLBACK=nat"
+    ):
+        _runnable(parse_arms(["depth-1", "native"]), state)
+    with pytest.raises(BenchError, match="or measure as-is in a run of its own, before the others"):
+        _runnable(parse_arms(["as-is", "depth-1"]), state)
+    assert labels(_runnable(parse_arms(["as-is"]), state)) == ["as-is"]
+    assert labels(_runnable(parse_arms(["as-is", "native"]), {**STATE, "fallback": "native"})) == [
+        "as-is",
+        "native",
+    ]
+
+
 def test_labels_of_arms():
     """`depth-0` is SGLang's own off."""
     assert str(parse_arm("depth-0").fixed) == "0 warm"
@@ -257,6 +274,17 @@ def test_a_full_disk_at_the_end_costs_no_figure(tmp_path, monkeypatch, full, sav
         (["--arms", "policy:foo"], "--arms: policy.name must be one of "),
         (["--plain", "a=http://x", "--beside", "a=http://y"], "names of their own, got 'a' 2 times"),
         (["--arms", "policy:goodput", "--config", "/none"], "/none must be a readable settings file"),
+        (
+            ["--engine", "http://localhost:9/", "--beside", "same=http://127.0.0.1:9"],
+            (
+                "must be servers of their own, got same=http://127.0.0.1:9, which is that of --engine "
+                "http://localhost:9: leave it out; as-is in --arms measures --engine as it is"
+            ),
+        ),
+        (
+            ["--plain", "a=http://X:80", "--beside", "b=http://x"],
+            "got b=http://x, which is that of a=http://X:80",
+        ),
         (["--plain", "depth-2=http://x"], "names of their own, got 'depth-2', which is an arm"),
     ],
 )

@@ -412,8 +412,10 @@ OTHER = [replace(window("other", c, 40 * c), arm="as-is") for c in (4, 16)] * 2
     [
         (
             (),
-            "an arm known to draft (depth-N) and "
-            "one known not to (off-cold, off-warm, or a server of --plain)",
+            (
+                "an arm known to draft (depth-N) and "
+                "one known not to (off-cold, off-warm, or a server of --plain)"
+            ),
         ),
         (("other",), "an arm known to draft (depth-N)"),
     ],
