@@ -19,6 +19,7 @@ from typing import Any
 
 from controller.bench.arms import AS_IS, BenchArm
 from controller.bench.away import why_away
+from controller.bench.between import Between, Ledger
 from controller.bench.cells import CellCount, difference
 from controller.bench.engine import EngineRefusedError, arms_in_use
 from controller.bench.failed import ErrorCount, errors_of
@@ -100,7 +101,7 @@ class Failure:
 
 
 class Campaign:
-    """Measures; `windows`, `depths`, `failures` and `slow_starts` grow while it runs."""
+    """Measures; `windows`, `depths`, `failures`, `slow_starts` and `between()` grow while it runs."""
 
     def __init__(
         self,
@@ -118,6 +119,9 @@ class Campaign:
         self.depths: list[DepthSample] = []
         self.failures: list[Failure] = []
         self.slow_starts: list[SlowStart] = []
+        self._ledger = Ledger()
+        self._states: dict[str, Mapping[str, Any] | None] = {}
+        """The state of each server at the end of its last window."""
         self.targets = targets
         self.source = source
         self.timing = timing
@@ -185,7 +189,11 @@ class Campaign:
         `offered` is called then.
         """
         from_s = self.clock()
+        self._ledger.account(target.server.name, records, from_s)
         before = await target.server.state()  # inside the window: a server that stands would hide it there
+        _, restarted = _counted(self._states.get(target.server.name), before)
+        if restarted is not None:
+            self._ledger.restarted(target.server.name, restarted)
         counted_from_s = self.clock()
         async with self._sampling(target):
             await work()
@@ -210,8 +218,20 @@ class Campaign:
             **{"concurrency": None, "round": 0, "phase": None, **notes},
         )
         self.windows.append(window)
+        self._ledger.window(target.server.name, to_s)
+        self._states[target.server.name] = after
         self.on_window(window)
         return window
+
+    def between(self) -> tuple[Between, ...]:
+        """What happened outside of windows until now."""
+        return self._ledger.between()
+
+    async def end(self, server: ServerUnderTest) -> None:
+        """End the load of a server; how its last requests end, aborted by us, is no failure of theirs."""
+        if server.loop is not None:
+            self._ledger.account(server.name, server.loop.records, self.clock())
+        await server.end()
 
     def fail(
         self,
@@ -271,7 +291,7 @@ class Campaign:
             await asyncio.sleep(self.timing.warm_up_s)
             _check_answered(server, loop.records, concurrency)
         finally:
-            await server.end()
+            await self.end(server)
 
     async def _visit(self, group: Sequence[Target], concurrency: int, number: int) -> None:
         server = group[0].server
@@ -282,7 +302,7 @@ class Campaign:
             for target in group:
                 await self._window(target, loop, concurrency, number)
         finally:
-            await server.end()
+            await self.end(server)
 
     async def _window(self, target: Target, loop: ClosedLoop, concurrency: int, number: int) -> None:
         begun_s = self.clock()
@@ -326,10 +346,17 @@ def _counted(
     ranks = [len((state or {}).get("telemetry") or []) for state in (before, after)]
     if not before or not after or ranks[0] != ranks[1]:
         return (), None
+    if _started(before) != _started(after):
+        return (), "the engine restarted"
     try:
         return difference(before, after), None
     except ValueError as problem:
         return (), str(problem)
+
+
+def _started(state: Mapping[str, Any]) -> list[float | None]:
+    """When the scheduler of each DP rank was started."""
+    return [rank.get("started_unix_s") for rank in state.get("telemetry") or []]
 
 
 def _check_answered(server: ServerUnderTest, records: Sequence[RequestRecord], clients: int) -> None:

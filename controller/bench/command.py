@@ -129,8 +129,10 @@ async def _measure(request: BenchRequest, inputs: Inputs, console: Console) -> O
                 await _hand_back(engine.control, request.engine, console)
         about = _about(request, state, [t.label for t in targets]) | {"model": engine.client.model}
         found = campaign.windows, campaign.depths, campaign.failures
-        slow = campaign.slow_starts
-        return Outcome(about, *found, plain=request.plain, ended_by=ended_by, slow_starts=slow)
+        slow, between = campaign.slow_starts, campaign.between()
+        return Outcome(
+            about, *found, plain=request.plain, ended_by=ended_by, slow_starts=slow, between=between
+        )
 
 
 ENDS = (

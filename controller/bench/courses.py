@@ -35,7 +35,7 @@ async def run_scenario(
                         records = loop.records if loop is not None else []
                         campaign.fail(target.label, None, problem, errors_of(records))
                     finally:
-                        await target.server.end()
+                        await campaign.end(target.server)
 
 
 async def _phases(
@@ -89,7 +89,7 @@ async def _trace(campaign: Campaign, target: Target, arrivals: Arrivals, number:
     except EngineRefusedError as problem:
         campaign.fail(target.label, None, problem, errors_of(load.records))
     finally:
-        await target.server.end()
+        await campaign.end(target.server)
 
 
 async def _confirmed(load: OpenLoop, target: Target, arrivals: Arrivals) -> None:

@@ -24,12 +24,21 @@ def errors_of(
     records: Iterable[RequestRecord], from_s: float = -math.inf, to_s: float = math.inf
 ) -> tuple[ErrorCount, ...]:
     """Of the requests that failed in (`from_s`, `to_s`]; see `add_up`."""
-    failed = [
+    return add_up(ErrorCount(text, 1) for _, text in sorted(_failed(records, from_s, to_s)))
+
+
+def failed_between(records: Iterable[RequestRecord], from_s: float, to_s: float) -> int:
+    """How many requests failed in (`from_s`, `to_s`]."""
+    return len(_failed(records, from_s, to_s))
+
+
+def _failed(records: Iterable[RequestRecord], from_s: float, to_s: float) -> list[tuple[float, str]]:
+    """When and why."""
+    return [
         (record.ended_s, record.error)
         for record in records
         if record.error is not None and record.ended_s is not None and from_s < record.ended_s <= to_s
     ]
-    return add_up(ErrorCount(text, 1) for _, text in sorted(failed))
 
 
 def add_up(errors: Iterable[ErrorCount]) -> tuple[ErrorCount, ...]:

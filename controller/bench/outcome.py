@@ -10,6 +10,7 @@ from typing import Any
 
 from controller.bench.advice import Advice, advise
 from controller.bench.arms import parse_arm
+from controller.bench.between import Between
 from controller.bench.campaign import DepthSample, Failure, Window
 from controller.bench.cells import CellCount, merge
 from controller.bench.failed import ErrorCount, add_up
@@ -46,6 +47,8 @@ class Outcome:
     """What ended it before its last window: a signal, or a sentence; `None`: it is complete."""
     slow_starts: Sequence[SlowStart] = ()
     """Loads that were measured before they were under way."""
+    between: Sequence[Between] = ()
+    """What happened outside of windows, and is in no figure."""
 
     def labels(self) -> list[str]:
         """Every target, in the order first seen."""
@@ -254,7 +257,12 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "depths": [asdict(d) for d in outcome.depths],
         "failures": [asdict(f) for f in outcome.failures],
         "slow_starts": [asdict(s) for s in outcome.slow_starts],
+        "failed_requests": {
+            "in_windows": outcome.failed()[0],
+            "between_windows": sum(b.failed for b in outcome.between),
+        },
         "errors": [asdict(error) for error in outcome.failed()[1]],
+        "between": [asdict(b) for b in outcome.between],
         "crowded": [
             {"label": w.label, "concurrency": w.concurrency, "round": w.round, "running": running}
             for w, running in outcome.crowded()
@@ -279,6 +287,7 @@ def from_json(data: Mapping[str, Any]) -> Outcome:
         plain=tuple(data["plain"]),
         ended_by=data.get("ended_by"),
         slow_starts=[SlowStart(**s) for s in data["slow_starts"]],
+        between=[Between(**{**b, "errors": _errors(b)}) for b in data["between"]],
     )
 
 

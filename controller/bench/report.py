@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.bench.advice import TIE, Advice
+from controller.bench.between import Between
 from controller.bench.campaign import Window
 from controller.bench.failed import add_up, in_words
 from controller.bench.load import PAUSE_AFTER_ERROR_S
@@ -218,6 +219,7 @@ def warnings(outcome: Outcome) -> Iterator[str]:
     yield from _silent(outcome)
     yield from _behind(outcome)
     yield from failed(outcome)
+    yield from _between(outcome)
     yield from _unequal(outcome)
     yield from _uneven(outcome)
     yield from failures(outcome)
@@ -287,6 +289,28 @@ def failed(outcome: Outcome) -> Iterator[str]:
             empty = sum(w.stats.output_tok_s == 0 and w.stats.errors > 0 for w in mine)
             lost = f"; {empty} of its {len(mine)} windows hold no token for that" if empty else ""
             yield f"{label}: {count} requests failed ({in_words(errors, count)}){lost}{_paused(mine)}."
+
+
+def _between(outcome: Outcome) -> Iterator[str]:
+    """What happened outside of windows."""
+    for each in outcome.between:
+        if each.away is not None:
+            anew = "" if each.before is None else f"; window {each.before} is of a server just started"
+            yield f"{each.server} was away {_when(each)} ({each.away}), which is in no figure{anew}."
+    for server in dict.fromkeys(each.server for each in outcome.between if each.failed):
+        mine = [each for each in outcome.between if each.server == server and each.failed]
+        count, errors = sum(b.failed for b in mine), add_up(error for b in mine for error in b.errors)
+        places = _some([f"{b.failed} {_when(b)}" for b in mine])
+        yield f"{server}: {count} requests failed outside of windows, {places} ({in_words(errors, count)})."
+
+
+def _when(between: Between) -> str:
+    """Between which windows, by their numbers in the order in which they were measured."""
+    if between.before is None:
+        return f"after window {between.after}" if between.after else "before any window"
+    if not between.after:
+        return f"before window {between.before}"
+    return f"between windows {between.after} and {between.before}"
 
 
 def _paused(windows: list[Window]) -> str:

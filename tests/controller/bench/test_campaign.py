@@ -279,6 +279,64 @@ async def test_a_window_in_which_the_server_was_away_is_marked():
     assert second.away is None
 
 
+async def test_a_server_that_was_away_between_two_windows_is_told_and_costs_none():
+    """Refused from 2.55 s to 2.85 s: the first window of two arms ends at 2.5 s, the next begins at 3 s."""
+    fake = Away(2.55, 2.85)
+    async with http(fake) as client:
+        one = server("engine", fake, client)
+        short = Campaign(
+            [Target(one, parse_arm(arm)) for arm in ("off-cold", "depth-2")],
+            source=RandomTokens((4, 4), (5, 5)),
+            timing=TIMING,
+            stream_every=1,
+            seed=1,
+            clock=asyncio.get_running_loop().time,
+            govern=None,
+        )
+        await short.sweep([4], rounds=1)
+    assert [w.away for w in short.windows] == [None, None]
+    assert [w.stats.errors for w in short.windows] == [0, 0]
+    (found,) = short.between()
+    assert (found.server, found.after, found.before) == ("engine", 1, 2)
+    assert found.failed == sum(error.count for error in found.errors) >= 4
+    assert found.away == f"{found.failed} connections were refused"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_restart_that_no_request_has_seen_shows_in_the_plugins_state(number):
+    """The other server was measured meanwhile; when the process started tells whether it is another."""
+    fake, other = FakeServer(), FakeServer(hook=False)
+    real = fake._speculation
+
+    def restarted(method, body):
+        state = real(method, body).json()
+        late = asyncio.get_running_loop().time() > 4.0
+        state["telemetry"][0]["started_unix_s"] = 1000.0 * (number if late else 1)
+        return httpx.Response(200, json=state)
+
+    fake._speculation = restarted
+    async with http(fake) as a, http(other) as b:
+        targets = [
+            Target(server("engine", fake, a), parse_arm("depth-2")),
+            Target(server("other", other, b), parse_arm("as-is")),
+        ]
+        found = campaign(targets)
+        await found.sweep([1, 2], rounds=1)
+    assert [w.server for w in found.windows] == ["engine", "other", "engine", "other"]
+    assert all(w.away is None for w in found.windows)
+    told = [(b.server, b.after, b.before, b.away) for b in found.between()]
+    assert told == ([] if number == 1 else [("engine", 1, 3, "the engine restarted")])
+
+
+async def test_requests_that_end_with_their_load_are_no_failures():
+    """Aborted before their first token: the server answers with none."""
+    fake = FakeServer({0: 0.9}, {0: 1})
+    async with http(fake) as client:
+        found = campaign([Target(server("engine", fake, client), parse_arm("as-is"))])
+        await found.sweep([3], rounds=2)
+    assert found.between() == ()
+
+
 async def test_counters_that_went_back_show_that_the_server_was_away():
     """The engine restarted inside the window, and answers before and after it."""
     fake = FakeServer()
