@@ -77,5 +77,6 @@ class Ledger:
             before=next((number for number, each in later if each == server), None),
             failed=sum(part.failed for part in parts),
             errors=add_up(error for part in parts for error in part.errors),
-            away="; ".join(dict.fromkeys(part.away for part in parts if part.away is not None)) or None,
+            away=", and later ".join(dict.fromkeys(part.away for part in parts if part.away is not None))
+            or None,
         )

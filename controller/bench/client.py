@@ -50,6 +50,12 @@ PATHS = {
 }
 
 
+CONTINUOUS_USAGE = "continuous_usage_stats"
+IGNORE_EOS = "ignore_eos"
+STREAM_OPTIONS = "stream_options"
+"""Extras of a request that an OpenAI server may refuse; see `extras`."""
+
+
 class BadAnswerError(Exception):
     """The server answered, but not with a completion."""
 
@@ -67,6 +73,8 @@ class Client:
     dialect: Dialect = Dialect.SGLANG
     model: str | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    without: frozenset[str] = frozenset()
+    """Extras that an OpenAI server is not asked for."""
     new_rid: Callable[[], str] = lambda: f"specgov-bench-{uuid4().hex}"
     """Makes the id of a request at an SGLang server, by which it is aborted."""
 
@@ -88,6 +96,11 @@ class Client:
                 record.error = f"the answer tells {many} output tokens (completion_tokens)"
         finally:
             record.ended_s = self.clock()
+
+    async def status(self, prompt: Prompt, *, streamed: bool) -> int:
+        """The HTTP status of one request, which runs to its end; raises `httpx.HTTPError`."""
+        body = self._body(prompt, RequestRecord(self.clock(), streamed))
+        return (await self.http.post(self.path, json=body)).status_code
 
     async def abort(self, rid: str) -> None:
         """Ask an SGLang server to end this request; raises `httpx.HTTPError`."""
@@ -158,13 +171,14 @@ class Client:
             **self._question(prompt),
             "max_tokens": prompt.output_tokens,
             "temperature": 0.0,
-            "ignore_eos": True,
+            IGNORE_EOS: True,
             "stream": stream,
             **self.sampling,
         }
         if stream:
-            body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
-        return body
+            options = {"include_usage": True, CONTINUOUS_USAGE: True}
+            body[STREAM_OPTIONS] = {key: yes for key, yes in options.items() if key not in self.without}
+        return {key: value for key, value in body.items() if key not in self.without}
 
     def _question(self, prompt: Prompt) -> dict[str, Any]:
         if self.dialect is Dialect.CHAT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,7 @@ from typing import Any
 import httpx
 from rich.console import Console
 
-from controller.bench import courses, report
+from controller.bench import courses, extras, report
 from controller.bench.arms import AS_IS, BenchArm, arm_of
 from controller.bench.campaign import Campaign
 from controller.bench.client import Client, Dialect
@@ -115,6 +116,7 @@ async def _measure(request: BenchRequest, inputs: Inputs, console: Console) -> O
             targets.append(Target(await _server(name, url, request, stack), BenchArm(AS_IS)))
             await targets[-1].server.client.http.get("/v1/models")  # whatever it says: it is there
         campaign = _campaign(request, targets, inputs)
+        refused = await _adapt(campaign.servers(), request, inputs)
         ended_by = None
         try:
             await _run(request, campaign, inputs, console)
@@ -127,7 +129,8 @@ async def _measure(request: BenchRequest, inputs: Inputs, console: Console) -> O
         finally:
             if engine.control and steered:
                 await _hand_back(engine.control, request.engine, console)
-        about = _about(request, state, [t.label for t in targets]) | {"model": engine.client.model}
+        about = _about(request, state, [t.label for t in targets])
+        about |= {"model": engine.client.model, "refused": refused}
         found = campaign.windows, campaign.depths, campaign.failures
         slow, between = campaign.slow_starts, campaign.between()
         return Outcome(
@@ -207,6 +210,23 @@ async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitSt
     model = request.model or (await _served_model(load) if request.dialect is not Dialect.SGLANG else None)
     client = Client(load, time.monotonic, request.dialect, model)
     return ServerUnderTest(name, client, EngineControl(control, time.monotonic, holder_of(request.run_id)))
+
+
+async def _adapt(
+    servers: list[ServerUnderTest], request: BenchRequest, inputs: Inputs
+) -> dict[str, list[str]]:
+    """Leave out of requests what a server refuses; by its name."""
+    found: dict[str, list[str]] = {}
+    if request.dialect is Dialect.SGLANG:
+        return found
+    prompt = inputs.source_of(None).draw(random.Random(request.seed))  # noqa: S311 - load, not secrets
+    streamed = request.stream_every > 0 or inputs.arrivals is not None
+    for server in servers:
+        without = await extras.refused(server.client, prompt, streamed=streamed)
+        server.client = replace(server.client, without=without)
+        if without:
+            found[server.name] = sorted(without)
+    return found
 
 
 async def _served_model(http: httpx.AsyncClient) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from controller.bench.advice import TIE, Advice
 from controller.bench.between import Between
 from controller.bench.campaign import Window
+from controller.bench.client import CONTINUOUS_USAGE, IGNORE_EOS, STREAM_OPTIONS
 from controller.bench.failed import add_up, in_words
 from controller.bench.load import PAUSE_AFTER_ERROR_S
 from controller.bench.outcome import Outcome, guess_remedy
@@ -23,6 +24,11 @@ MAX_NAMED = 5
 MIN_ITL_S = 1e-4
 """No server is quicker; events that a late client read at once have no gap between them."""
 MIN_PAUSED_SHARE = 0.01
+_WITHOUT = {
+    CONTINUOUS_USAGE: "tokens of a stream are told at its end, those of running ones estimated by the others",
+    IGNORE_EOS: "answers may be shorter than asked for",
+    STREAM_OPTIONS: "tokens of a stream may never be told, and are then a guess",
+}
 GUESS = "?"
 """Behind a figure that rests on tokens that were guessed."""
 
@@ -214,6 +220,7 @@ def contamination(outcome: Outcome) -> Iterator[str]:
 def warnings(outcome: Outcome) -> Iterator[str]:
     """What makes figures doubtful, other traffic aside."""
     yield from away(outcome)
+    yield from _refused(outcome)
     yield from _late(outcome)
     yield from _slow(outcome)
     yield from _silent(outcome)
@@ -231,6 +238,13 @@ def away(outcome: Outcome) -> Iterator[str]:
     if gone:
         many = "1 window" if len(gone) == 1 else f"{len(gone)} windows"
         yield f"The server was away in {many}, left out of every figure: {_some(gone)}."
+
+
+def _refused(outcome: Outcome) -> Iterator[str]:
+    """What servers would not be asked for, and what is not known for that."""
+    for server, fields in outcome.about.get("refused", {}).items():
+        costs = "; ".join(_WITHOUT[name] for name in fields)
+        yield f"{server} refuses {_and(fields)} (HTTP 400 or 422) and was asked without: {costs}."
 
 
 def _silent(outcome: Outcome) -> Iterator[str]:
@@ -300,7 +314,7 @@ def _between(outcome: Outcome) -> Iterator[str]:
     for server in dict.fromkeys(each.server for each in outcome.between if each.failed):
         mine = [each for each in outcome.between if each.server == server and each.failed]
         count, errors = sum(b.failed for b in mine), add_up(error for b in mine for error in b.errors)
-        places = _some([f"{b.failed} {_when(b)}" for b in mine])
+        places = _some([f"{b.failed} {_when(b)}" for b in mine] if len(mine) > 1 else [_when(mine[0])])
         yield f"{server}: {count} requests failed outside of windows, {places} ({in_words(errors, count)})."
 
 

@@ -54,7 +54,7 @@ def test_a_server_that_is_away_between_two_windows_is_known_by_what_it_refuses_o
     ledger.restarted("engine", "the engine restarted")
     (found,) = ledger.between()
     assert (found.after, found.failed) == (1, 1)
-    assert found.away == "a connection was refused; the engine restarted"
+    assert found.away == "a connection was refused, and later the engine restarted"
 
 
 BETWEEN = (
