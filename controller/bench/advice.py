@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.bench.statistics import Estimate
+from controller.bench.statistics import Estimate, reach
 
 TIE = 0.01
 """Arms closer than this are equal, and the one that drafts less is taken."""
@@ -66,7 +66,7 @@ def crossovers(falling: str, falling_curve: Curve, rising: str, rising_curve: Cu
 def fastest(curves: Mapping[str, Curve], concurrency: int) -> tuple[str, ...]:
     """The fastest arm, and behind it those that it cannot be told from; none where fewer than two are.
 
-    Two are told apart when their means are further apart than `TIE` and their 95 % intervals do not overlap.
+    Two are told apart when their means are further apart than `TIE`, and than chance makes them (`reach`).
     """
     here = {label: curve[concurrency] for label, curve in curves.items() if concurrency in curve}
     if len(here) < 2:
@@ -77,8 +77,7 @@ def fastest(curves: Mapping[str, Curve], concurrency: int) -> tuple[str, ...]:
 
 
 def _is_above(a: Estimate, b: Estimate) -> bool:
-    reach = (a.half_width or 0.0) + (b.half_width or 0.0)
-    return a.mean - b.mean > max(TIE * b.mean, reach)
+    return a.mean - b.mean > max(TIE * b.mean, reach(a, b))
 
 
 def best_arm(curves: Mapping[str, Curve], depths: Mapping[str, int], concurrency: int) -> str | None:

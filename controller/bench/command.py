@@ -201,12 +201,13 @@ def _course(
 async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitStack) -> ServerUnderTest:
     timeout = httpx.Timeout(REQUEST_TIMEOUT_S, connect=5.0)
 
-    def http(key_file: Path | None) -> httpx.AsyncClient:
-        headers = _authorization(key_file)
+    def http(option: str, key_file: Path | None) -> httpx.AsyncClient:
+        headers = _authorization(option, key_file)
         return httpx.AsyncClient(base_url=url, timeout=timeout, headers=headers, transport=LoadTransport())
 
-    load = await stack.enter_async_context(http(request.api_key_file))
-    control = await stack.enter_async_context(http(request.admin_api_key_file or request.api_key_file))
+    load = await stack.enter_async_context(http("--api-key-file", request.api_key_file))
+    admin = request.admin_api_key_file or request.api_key_file
+    control = await stack.enter_async_context(http("--admin-api-key-file", admin))
     model = request.model or (await _served_model(load) if request.dialect is not Dialect.SGLANG else None)
     client = Client(load, time.monotonic, request.dialect, model)
     return ServerUnderTest(name, client, EngineControl(control, time.monotonic, holder_of(request.run_id)))
@@ -237,13 +238,15 @@ async def _served_model(http: httpx.AsyncClient) -> str:
         raise BenchError(f"/v1/models of {http.base_url} names no model; give --model") from None
 
 
-def _authorization(key_file: Path | None) -> dict[str, str]:
+def _authorization(option: str, key_file: Path | None) -> dict[str, str]:
     if key_file is None:
         return {}
     try:
         return {"authorization": f"Bearer {key_file.read_text(encoding='utf-8').strip()}"}
     except OSError as problem:
-        raise BadRequestError(f"{key_file} must be a readable key file: {problem.strerror}") from None
+        raise BadRequestError(
+            f"{option} must be a readable file, got {key_file}: {problem.strerror}"
+        ) from None
 
 
 def _runnable(arms: list[BenchArm], state: dict[str, Any] | None) -> list[BenchArm]:

@@ -157,15 +157,19 @@ def _check_once(rule: str, values: Iterable[str]) -> None:
 def _phases(path: Path) -> tuple[Phase, ...]:
     try:
         return parse_scenario(path.read_text(encoding="utf-8"))
-    except (OSError, InvalidScenarioError) as problem:
+    except OSError as problem:
+        raise BadRequestError(f"--scenario must be a readable file, got {path}: {problem.strerror}") from None
+    except InvalidScenarioError as problem:
         raise BadRequestError(f"--scenario {path}: {problem}") from None
 
 
 def _arrivals(request: BenchRequest, path: Path, console: Console) -> Arrivals:
     try:
         trace = read_arrivals(path).scaled(request.rate_scale)
-    except (OSError, InvalidArrivalsError) as problem:
-        raise BadRequestError(str(problem)) from None
+    except OSError as problem:
+        raise BadRequestError(f"--arrivals must be a readable file, got {path}: {problem.strerror}") from None
+    except InvalidArrivalsError as problem:
+        raise BadRequestError(f"--arrivals: {problem}") from None
     if trace.duration_s > MAX_TRACE_S:
         raise BadRequestError(
             f"--arrivals must last at most {MAX_TRACE_S:g} s (a day) at its --rate-scale, got {path} of "

@@ -156,7 +156,7 @@ def _best(advice: Advice) -> Iterator[str]:
         if concurrency not in clear:
             yield (
                 f"No fastest at {concurrency} requests at once: {_and(list(labels))} are within "
-                f"{100 * TIE:g} % or their 95 % intervals overlap (more --rounds make those narrower)."
+                f"{100 * TIE:g} %, or no further apart than chance has it at 95 % (more --rounds tell more)."
             )
 
 

@@ -60,7 +60,7 @@ class BenchRequest:
             "rate_scale": self.rate_scale if self.arrivals is not None else None,
             "dialect": self.dialect.value,
             "model": self.model,
-            "stream_every": self.stream_every,
+            "stream_every": self.stream_every if self.arrivals is None else None,
             "seed": self.seed,
             "output": str(self.output),
             "overwrite": self.overwrite,

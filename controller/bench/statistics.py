@@ -50,9 +50,23 @@ def estimate(values: Sequence[float]) -> Estimate:
     mean = statistics.fmean(values)
     if n == 1:
         return Estimate(mean, None, 1)
-    t = _T_95[n - 2] if n - 2 < len(_T_95) else _T_95_LARGE
     error = statistics.stdev(values) / math.sqrt(n)
-    return Estimate(mean, t * error, n, error)
+    return Estimate(mean, _t_95(n - 1) * error, n, error)
+
+
+def reach(a: Estimate, b: Estimate) -> float:
+    """Half width of the 95 % interval of the difference of two means; 0 where neither has a spread.
+
+    Student's t of n_a + n_b - 2 degrees of freedom times the standard error.  Two intervals that overlap are
+    no such test: of two windows each they do where one mean is several times the other.
+    """
+    freedom = a.n + b.n - 2
+    error = math.hypot(a.standard_error or 0.0, b.standard_error or 0.0)
+    return _t_95(freedom) * error if freedom else 0.0
+
+
+def _t_95(freedom: int) -> float:
+    return _T_95[freedom - 1] if freedom <= len(_T_95) else _T_95_LARGE
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -44,9 +45,16 @@ def bench(
         str | None, typer.Option(help=f"Closed loop: clients at once. Left out: {CONCURRENCIES}.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Windows of each arm at each concurrency.")] = 3,
-    window: Annotated[float, typer.Option(help="Seconds of a window.")] = 5.0,
-    settle: Annotated[float, typer.Option(help="Seconds before a window, the arm in use.")] = 1.0,
-    warm_up: Annotated[float, typer.Option(help="Seconds of load before everything.")] = 5.0,
+    window: Annotated[
+        float | None, typer.Option(help="Closed loop: seconds of a window. Left out: 5.")
+    ] = None,
+    settle: Annotated[
+        float | None,
+        typer.Option(help="Closed loop: seconds before a window, the arm in use. Left out: 1."),
+    ] = None,
+    warm_up: Annotated[
+        float | None, typer.Option(help="Closed loop: seconds of load before everything. Left out: 5.")
+    ] = None,
     prompts: Annotated[
         str, typer.Option(help="encyclopedic, coding, tokens, or a ShareGPT file.")
     ] = "encyclopedic",
@@ -66,8 +74,8 @@ def bench(
         str | None, typer.Option(help="For --dialect openai and openai-chat; else the first served.")
     ] = None,
     stream_every: Annotated[
-        int, typer.Option(min=0, help="Of every so many clients one streams: 1 all, 0 none.")
-    ] = 1,
+        int | None, typer.Option(min=0, help="Of every so many clients one streams: 0 none; else 1, all.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of prompts and lengths.")] = 0,
     output: Annotated[
         str, typer.Option(metavar="PATH", help="Folder for results.json, profile.json, plots.")
@@ -92,13 +100,19 @@ def bench(
     _check_one_load({"--scenario": scenario, "--arrivals": arrivals, "--concurrency": concurrency})
     if not output.strip():
         raise BadRequestError(f"--output must name a folder, got {output!r}")
+    given: dict[str, object] = {"--window": window, "--settle": settle, "--warm-up": warm_up}
+    given |= {
+        "--stream-every": stream_every,
+        "--model": model,
+        "--config": config,
+        "--rate-scale": rate_scale,
+    }
+    _check_left_out(given, _of_no_account(scenario, arrivals, dialect, _arms(arms)))
     _check_within("--window", window, 0.1, 86_400)
     _check_within("--settle", settle, 0, 3600)
     _check_within("--warm-up", warm_up, 0, 3600)
-    if rate_scale is not None:
-        if arrivals is None:
-            raise BadRequestError("--rate-scale must come with --arrivals, whose times it divides, got none")
-        _check_within("--rate-scale", rate_scale, 1e-6, 1e6)
+    _check_within("--rate-scale", rate_scale, 1e-6, 1e6)
+    known = {"window_s": window, "settle_s": settle, "warm_up_s": warm_up}
     others = [_named(text) for text in [*(plain or []), *(beside or [])]]
     request = BenchRequest(
         engine=_url("--engine", engine),
@@ -107,14 +121,14 @@ def bench(
         plain=tuple(name for name, _ in others[: len(plain or [])]),
         concurrencies=_concurrencies(CONCURRENCIES if concurrency is None else concurrency),
         rounds=rounds,
-        timing=Timing(window_s=window, settle_s=settle, warm_up_s=warm_up),
+        timing=Timing(**{name: value for name, value in known.items() if value is not None}),
         prompts=prompts,
         arrivals=arrivals,
         rate_scale=1.0 if rate_scale is None else rate_scale,
         scenario=scenario,
         dialect=dialect,
         model=model,
-        stream_every=stream_every,
+        stream_every=1 if stream_every is None else stream_every,
         seed=seed,
         output=Path(output),
         overwrite=overwrite,
@@ -147,8 +161,35 @@ def _check_one_load(given: dict[str, object]) -> None:
         raise BadRequestError(f"only one of {', '.join(given)} may be given, got {' and '.join(both)}")
 
 
-def _check_within(option: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:  # not a number is neither
+def _of_no_account(
+    scenario: Path | None, arrivals: Path | None, dialect: Dialect, arms: tuple[str, ...]
+) -> dict[str, str]:
+    """Options that would change nothing beside these, and what they must come with."""
+    found: dict[str, str] = {}
+    if scenario is not None or arrivals is not None:
+        other = "--arrivals" if scenario is None else "--scenario"
+        rule = f"with a closed loop (--concurrency), got it with {other}"
+        found |= dict.fromkeys(("--window", "--settle", "--warm-up"), rule)
+    if arrivals is None:
+        found["--rate-scale"] = "with --arrivals, whose times it divides, got none"
+    else:
+        found["--stream-every"] = "without --arrivals, whose requests all stream"
+    if dialect is Dialect.SGLANG:
+        found["--model"] = "with --dialect openai or openai-chat, got it with sglang, which asks for no model"
+    if not any(label.startswith("policy:") for label in arms):
+        found["--config"] = "with an arm policy:NAME in --arms, whose settings it holds"
+    return found
+
+
+def _check_left_out(given: Mapping[str, object], of_no_account: Mapping[str, str]) -> None:
+    """Refuse what would change nothing: whoever gives it thinks that it does."""
+    for option, rule in of_no_account.items():
+        if given[option] is not None:
+            raise BadRequestError(f"{option} must come {rule}: leave it out")
+
+
+def _check_within(option: str, value: float | None, least: float, most: float) -> None:
+    if value is not None and not least <= value <= most:  # not a number is neither
         raise BadRequestError(f"{option} must be a number {least:g} to {most:g}, got {value:g}")
 
 

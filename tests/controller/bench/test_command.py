@@ -267,6 +267,34 @@ def test_a_full_disk_at_the_end_costs_no_figure(tmp_path, monkeypatch, full, sav
         (["--arms", "depth-2,off-cold,depth-2"], "must hold each arm once, got 'depth-2' 2 times"),
         (["--arms", "off-warm,depth-0"], "--arms must hold each arm once, got 'off-warm' 2 times"),
         (["--rate-scale", "2"], "--rate-scale must come with --arrivals, whose times it divides, got none"),
+        (["--arrivals", "/no"], "--arrivals must be a readable file, got /no: No such file or directory"),
+        (["--scenario", "/no"], "--scenario must be a readable file, got /no: No such file or directory"),
+        (["--api-key-file", "/no"], "--api-key-file must be a readable file, got /no: No such file or direc"),
+        (
+            ["--admin-api-key-file", "/no"],
+            "--admin-api-key-file must be a readable file, got /no: No such fi",
+        ),
+        (
+            ["--model", "x"],
+            "--model must come with --dialect openai or openai-chat, got it with sglang, which",
+        ),
+        (
+            ["--arrivals", "a", "--window", "5"],
+            "--window must come with a closed loop (--concurrency), got it wi",
+        ),
+        (
+            ["--scenario", "a", "--settle", "0"],
+            "closed loop (--concurrency), got it with --scenario: leave it out",
+        ),
+        (
+            ["--scenario", "a", "--warm-up", "0"],
+            "--warm-up must come with a closed loop (--concurrency), got",
+        ),
+        (
+            ["--arrivals", "a", "--stream-every", "2"],
+            "--stream-every must come without --arrivals, whose req",
+        ),
+        (["--config", "a"], "--config must come with an arm policy:NAME in --arms, whose settings it holds"),
         (["--seed", "-5"], "greater than or equal to 0"),
         (["--arms", ","], "--arms must be labels with one comma between two, got ','"),
         (["--arms", ""], "--arms must be labels with one comma between two, got ''"),

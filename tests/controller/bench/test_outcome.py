@@ -147,7 +147,7 @@ def test_the_report_says_crossover_schedule_and_worth():
     """ln(343/206) = 0.510, ln(5600/7843) = -0.337: 64^(0.510/0.847) = 12.2."""
     text = list(report.sentences(TWICE))
     assert text[0] == "Fastest: depth-2 at 1 requests at once."
-    assert text[1].startswith("No fastest at 64 requests at once: plain and off-cold are within 1 % or ")
+    assert text[1].startswith("No fastest at 64 requests at once: plain and off-cold are within 1 %, or ")
     assert text[2] == "Speculation stops paying at about 12 requests at once."
     assert text[3].startswith("Schedule by batch size: 1+: depth-2, ")
     assert text[4] == "Not in the schedule: plain (a server measured as it is)."

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.bench.statistics import estimate, quantile, ratio
+from controller.bench.statistics import Estimate, estimate, quantile, ratio, reach
 
 
 def test_quantile_is_linear_between_neighbours():
@@ -18,6 +18,13 @@ def test_interval_of_three_windows_uses_student_t():
     assert found.mean == 10
     assert found.standard_error == pytest.approx(0.57735, abs=1e-5)
     assert found.half_width == pytest.approx(2.4843, abs=1e-4)
+
+
+def test_two_means_are_apart_by_the_error_of_their_difference():
+    """Errors 3 and 4 make 5; two windows each leave 2 degrees of freedom, 4.303; three and five 6, 2.447."""
+    assert reach(Estimate(0, None, 2, 3), Estimate(0, None, 2, 4)) == pytest.approx(21.515)
+    assert reach(Estimate(0, None, 3, 3), Estimate(0, None, 5, 4)) == pytest.approx(12.235)
+    assert reach(Estimate(0, None, 1), Estimate(0, None, 1)) == 0
 
 
 def test_one_window_has_no_interval():
