@@ -36,9 +36,12 @@ async def abort_running(
     with contextlib.suppress(httpx.HTTPError, TimeoutError):
         async with asyncio.timeout(WITHIN_S):
             for _ in range(TRIES):
-                rids = [r.rid for r in newest() if r.ended_s is None and r.rid is not None]
-                if not rids:
+                running = [r for r in newest() if r.ended_s is None and r.rid is not None]
+                if not running:
                     return
+                for record in running:
+                    record.aborted = True
+                rids = [r.rid for r in running if r.rid is not None]
                 for first in range(0, len(rids), AT_ONCE):
                     await asyncio.gather(*(client.abort(rid) for rid in rids[first : first + AT_ONCE]))
                 await asyncio.wait(tasks, timeout=AGAIN_S)

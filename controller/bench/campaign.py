@@ -227,11 +227,11 @@ class Campaign:
         """What happened outside of windows until now."""
         return self._ledger.between()
 
-    async def end(self, server: ServerUnderTest) -> None:
-        """End the load of a server; how its last requests end, aborted by us, is no failure of theirs."""
-        if server.loop is not None:
-            self._ledger.account(server.name, server.loop.records, self.clock())
+    async def end(self, server: ServerUnderTest, records: Sequence[RequestRecord] = ()) -> None:
+        """End the load of a server, if it is a closed loop; `records` are those of an open one."""
         await server.end()
+        load = records if server.loop is None else server.loop.records
+        self._ledger.account(server.name, load, self.clock())
 
     def fail(
         self,

@@ -85,17 +85,19 @@ class Client:
         try:
             await (self._stream(prompt, record) if record.streamed else self._whole(prompt, record))
         except (httpx.HTTPError, BadAnswerError, ValueError) as problem:
-            record.error = _in_words(problem)
-            record.lost = lost(problem)
+            if not record.aborted:
+                record.error = _in_words(problem)
+                record.lost = lost(problem)
         except asyncio.CancelledError:
             record.cancelled = True
             raise
         else:
-            if not record.events:
+            if not record.events and not record.aborted:
                 many = "no" if record.told_tokens is None else str(record.told_tokens)
                 record.error = f"the answer tells {many} output tokens (completion_tokens)"
         finally:
             record.ended_s = self.clock()
+            record.aborted &= record.output_tokens < prompt.output_tokens
 
     async def status(self, prompt: Prompt, *, streamed: bool) -> int:
         """The HTTP status of one request, which runs to its end; raises `httpx.HTTPError`."""

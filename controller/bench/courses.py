@@ -89,7 +89,7 @@ async def _trace(campaign: Campaign, target: Target, arrivals: Arrivals, number:
     except EngineRefusedError as problem:
         campaign.fail(target.label, None, problem, errors_of(load.records))
     finally:
-        await campaign.end(target.server)
+        await campaign.end(target.server, load.records)
 
 
 async def _confirmed(load: OpenLoop, target: Target, arrivals: Arrivals) -> None:

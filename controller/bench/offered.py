@@ -47,7 +47,7 @@ def offered(records: Sequence[RequestRecord]) -> Offered | None:
         return None
     last_s = max(r.started_s for r in records)
     ended_s = max((r.ended_s for r in records if r.ended_s is not None), default=last_s)
-    unanswered = sum(r.cancelled for r in records)
+    unanswered = sum(r.given_up for r in records)
     after_s = max(0.0, ended_s - last_s)
     expected_s = _expected_after_s(records, last_s)
     late = expected_s is not None and after_s > BEHIND_FACTOR * expected_s + BEHIND_MIN_S

@@ -50,12 +50,19 @@ class RequestRecord:
     told_tokens: int | None = None
     """Output tokens by the server's latest word; `None`: it has not said."""
     cancelled: bool = False
+    aborted: bool = False
+    """Whether the server was told to end it before it had all its tokens."""
     acceptance_length: float | None = None
     """Tokens per verify step as the server reports it, bonus included; `None` when it does not."""
     guessed: bool = False
     """Whether `events` count one token each because the server has not said how many they brought."""
     settled: bool = False
     """Whether they were guessed, and the end has said how many tokens there were."""
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it is we who ended it, so that it is neither answered nor failed."""
+        return self.cancelled or self.aborted
 
     @property
     def output_tokens(self) -> int:
@@ -97,7 +104,7 @@ class RequestRecord:
     @property
     def is_short(self) -> bool:
         """Whether it ended well with fewer tokens than were asked for."""
-        ended = self.ended_s is not None and self.error is None and not self.cancelled
+        ended = self.ended_s is not None and self.error is None and not self.given_up
         return ended and not self.guessed and self.output_tokens < (self.asked_tokens or 0)
 
     def tokens_between(self, from_s: float, to_s: float) -> int:
@@ -161,7 +168,7 @@ def window_stats(
     records = list(records)
     alive = [r for r in records if r.started_s < to_s and (r.ended_s is None or r.ended_s > from_s)]
     ended = [r for r in alive if r.ended_s is not None and r.ended_s <= to_s]
-    good = [r for r in ended if r.error is None and not r.cancelled]
+    good = [r for r in ended if r.error is None and not r.given_up]
     begun = [r for r in alive if r.streamed and r.events and from_s < r.events[0][0] <= to_s]
     ttft = [r.ttft_s for r in begun if r.error is None and r.ttft_s is not None]
     tpot = [r.tpot_s for r in good if r.tpot_s is not None]

@@ -217,3 +217,13 @@ async def test_an_answer_without_tokens_is_an_error():
     """A server that says nothing must not look infinitely fast."""
     record = await sent(openai(b"[DONE]"))
     assert record.error == "the answer tells no output tokens (completion_tokens)"
+
+
+@pytest.mark.parametrize("last", [b"[DONE]", b'{"error": "aborted"}'])
+async def test_a_request_that_was_aborted_is_no_failure_however_the_server_ends_it(last):
+    """Without a token, or with an error: it was told to."""
+    clock = asyncio.get_running_loop().time
+    record = RequestRecord(clock(), streamed=True, aborted=True)
+    async with http(openai(last)) as client:
+        await Client(client, clock).send(Prompt(6, text="hi"), record)
+    assert (record.error, record.lost, record.given_up) == (None, None, True)

@@ -7,7 +7,9 @@ import pytest
 
 from controller.bench.client import Client
 from controller.bench.load import OpenLoop
+from controller.bench.offered import offered
 from controller.bench.prompts import Prompt, RandomTokens
+from controller.bench.records import window_stats
 from controller.bench.target import ServerUnderTest
 from tests.controller.bench.fake_server import FakeServer, http
 
@@ -67,6 +69,33 @@ async def test_the_requests_that_a_trace_waits_for_in_vain_are_aborted_too():
         load = OpenLoop(Client(client, asyncio.get_running_loop().time))
         await load.run([(0.0, Prompt(100, text="a"))], drain_s=1.0)
     assert [body["rid"] for body in server.aborted][:1] == server.rids
+
+
+@pytest.mark.parametrize(("step_s", "tokens"), [(0.1, 9), (0.9, 1)])
+async def test_a_request_that_the_server_ends_for_us_is_dropped_neither_answered_nor_failed(step_s, tokens):
+    """At 1 s it had some of its tokens, which count; the server then ends its stream as if it were whole."""
+    server = FakeServer({0: step_s})
+    async with http(server) as client:
+        load = OpenLoop(Client(client, asyncio.get_running_loop().time))
+        await load.run([(0.0, Prompt(100, text="a"))], drain_s=0.95)
+    (record,) = load.records
+    assert (record.aborted, record.error, record.is_short) == (True, None, False)
+    assert record.output_tokens in (tokens, tokens + 1)
+    assert offered(load.records).unanswered == 1
+    stats = window_stats(load.records, 0.0, 10.0)
+    assert (stats.finished, stats.errors, stats.short) == (0, 0, 0)
+
+
+async def test_a_request_that_was_answered_before_the_order_came_is_answered():
+    """Told to end at 0.95 s, it has its 10 tokens at 1 s."""
+    server = FakeServer({0: 0.1})
+    server.heeds_aborts_after = 1
+    async with http(server) as client:
+        load = OpenLoop(Client(client, asyncio.get_running_loop().time))
+        await load.run([(0.0, Prompt(10, text="a"))], drain_s=0.95)
+    (record,) = load.records
+    assert (record.output_tokens, record.given_up, record.error) == (10, False, None)
+    assert len(server.aborted) == 1
 
 
 async def test_a_server_without_a_load_is_told_nothing():
