@@ -171,7 +171,7 @@ def _crossing(advice: Advice, outcome: Outcome) -> Iterator[str]:
         yield f"One concurrency ({advice.compared[0]}) shows no crossover of speculation with none."
     else:
         low, high = advice.compared[0], advice.compared[-1]
-        yield f"No crossover of speculation with none between {low} and {high} requests at once."
+        yield f"Between {low} and {high} requests at once no crossover of speculation with none is clear."
 
 
 def _uncompared(outcome: Outcome) -> str:

@@ -464,7 +464,7 @@ def test_a_range_is_said_to_hold_no_crossover_only_where_two_curves_were_compare
         window("off-cold", c, 40 * c) for c in (4, 16)
     ]
     text = list(report.sentences(Outcome({}, windows * 2)))
-    assert text[1] == "No crossover of speculation with none between 4 and 16 requests at once."
+    assert text[1] == "Between 4 and 16 requests at once no crossover of speculation with none is clear."
     text = list(report.sentences(Outcome({}, windows[:2] * 2)))
     assert text[0] == (
         "Where speculation stops paying was not measured: it takes "
