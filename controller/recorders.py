@@ -7,13 +7,13 @@ from typing import Any
 
 from controller.audit import Audit
 from controller.control_state import schedule_to_json
-from controller.fleet_override import FleetOverride
 from controller.loop import TickResult
-from controller.overrides import Override
+from controller.overrides import Override, in_words
 from controller.wording import limit
 from policies.types import Arm, Decision, Reason, Schedule
 
 log = logging.getLogger("specgov")
+NEVER = "it was never seen in force"
 STAYING = (Reason.THRESHOLD_STAY, Reason.GOODPUT_STAY, Reason.GOODPUT_LEARNING)
 """The same schedule as the turn before, for the reason that nothing has changed: no news."""
 
@@ -38,7 +38,9 @@ class DecisionRecorder:
         self._decision = result.decision
         self._note_orders(result)
         if result.override_ended is not None:
-            self._note(result, "override", "expired", override_row(result.override_ended))
+            row = override_row(result.override_ended) | {"was_in_force": result.ended_in_force}
+            row["detail"] += "" if result.ended_in_force else f"; {NEVER}"
+            self._note(result, "override", "expired", row)
         if result.override_limited is not None:
             self._note(result, "override", "limit", override_row(result.override_limited))
         if result.effect.effect != self._effect:
@@ -141,14 +143,10 @@ def override_to_json(override: Override) -> dict[str, Any]:
         "set_unix_s": override.set_unix_s,
         "expires_unix_s": override.expires_unix_s,
         "scope": override.scope,
-        "detail": ("the fleet's " if override.scope == "fleet" else "") + _ordered(override),
+        "detail": in_words(override),
         "limit": limit(override),
-        "suspends": _ordered(override.suspends) if override.suspends else None,
+        "suspends": in_words(override.suspends) if override.suspends else None,
     }
-
-
-def _ordered(order: Override | FleetOverride) -> str:
-    return f"{order.mode.replace('_', ' ')} by {order.actor or 'someone'}: {order.reason}"
 
 
 def override_row(override: Override) -> dict[str, Any]:

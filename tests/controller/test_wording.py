@@ -71,6 +71,10 @@ def test_the_numbers_of_the_default_policy_are_sentences_with_units():
     ("evidence", "lines"),
     [
         ({}, []),
+        (
+            {"chosen": {"arm": "4", "predicted_tok_s": None, "se_tok_s": None, "tokens_per_step": None}},
+            ["expected of depth 4: not measured yet"],
+        ),
         ({"runner_up": None, "unknown_arms": []}, ["no other depth is measured yet"]),
         ({"resting_arms": ["1", "2"]}, ["at rest here after it failed: depth 1, 2"]),
         (

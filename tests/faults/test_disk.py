@@ -441,7 +441,7 @@ def test_an_order_of_the_file_yields_to_one_given_meanwhile(tmp_path):
     store = Store(path, max_rows=100, max_bytes=1 << 20)
     store.save_override(stored := _stored("off"))
     meanwhile = Overrides(Store(path.with_name("other.db"), max_rows=100, max_bytes=1 << 20))
-    meanwhile.clear()
+    meanwhile.clear(100.0)
     meanwhile.adopt(store)
     assert meanwhile.pod(100.0) is None
     assert store.override() is None
