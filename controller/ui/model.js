@@ -26,6 +26,7 @@ export function glance(status) {
   if (status.engine.link !== "ready") return { title: "Not in control", colour: "var(--bad-ink)", arm: null };
   if (status.lease.state === "foreign") return { title: "Another lease holder is in control", colour: "var(--bad-ink)", arm: null };
   if (status.dry_run) return { title: "Dry run: SGLang decides", colour: "var(--native)", arm: null };
+  if (status.override && status.unconfirmed) return { title: `Ordered, not confirmed: ${spaced(status.mode)}`, colour: "var(--bad-ink)", arm: null };
   if (!status.depth.wanted) return { title: "SGLang decides", colour: "var(--native)", arm: null };
   if (!inUse) return { title: "Governed, not yet seen at work", colour: "var(--off)", arm: null };
   const title = inUse.depth > 0 ? `Speculating at depth ${inUse.depth}` : "Speculation is off";
@@ -61,10 +62,13 @@ function ordered(status) {
   return { authority: `${where}: ${name}`, note: `By ${who} ${since(status)}, ${until}: “${override.reason}”.${other}` };
 }
 
-/** An order that outlived a restart was not in force all the while. */
-function since({ override, mode_since_unix_s: again }) {
+/** When it was given and since when it is in force; what lies between is said only where it is known. */
+function since({ override }) {
   const given = clock(override.set_unix_s);
-  return override.resumed ? `at ${given}, in force again since ${clock(again)}` : `since ${given}`;
+  const { resumed, gap_unix_s: gap, in_force_since_unix_s: force } = override;
+  if (!resumed && !gap) return `since ${given}`;
+  const before = gap ? `, not from ${clock(gap[0])} to ${clock(gap[1])}` : "";
+  return `at ${given}, ${force ? `in force since ${clock(force)}` : "not in force"}${before}`;
 }
 
 function ends(override) {
@@ -95,6 +99,8 @@ function figures(status, latest, benefit) {
 /** A turn that is late is no condition of any turn; it stands first. Its time, not its age: a warning that ticks is read out again and again. */
 function warnings(status) {
   const conditions = (status.conditions ?? []).map((c) => ({ title: words(c.condition), text: `since ${clock(c.since_unix_s)}: ${c.message}`, remedy: c.remedy, bad: BAD.has(c.condition) }));
+  if (status.after_restart) conditions.unshift({ title: "Not on disk", text: `if the sidecar restarts now, in force is: ${status.after_restart.detail}.`,
+    remedy: "mend the state database; after a restart, give the order again", bad: true });
   if (!status.turn?.late) return conditions;
   const text = `what you see is of ${clock(status.turn.at_unix_s)}, no turn was done since: ${status.turn.detail}.`;
   return [{ title: "Late", text, remedy: "specgov preflight", bad: true }, ...conditions];
@@ -104,7 +110,7 @@ function warnings(status) {
 function inForce(override) {
   if (!override) return "none in force";
   const order = `${override.scope === "fleet" ? "fleet: " : ""}${spaced(override.mode)}`;
-  return `${order} is ${override.obstacle ? "kept, not in force" : "in force"}`;
+  return `${order} is ${override.obstacle ? "kept, not in force" : override.unconfirmed ? "kept, not confirmed" : "in force"}`;
 }
 
 export function statusView(status, samples, benefit) {
