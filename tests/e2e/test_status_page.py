@@ -206,7 +206,7 @@ def test_a_guard_that_has_the_last_word_is_named_with_what_is_beneath_it(page, r
         ),
         (
             {"scope": "pod", "in_force_since_unix_s": 9.0, "gap_unix_s": [5.0, 9.0]},
-            r"By ann at 1970-01-01 .*, in force since .*, not from .* to .*, until it is ended by hand",
+            r"By ann at 1970-01-01 .*, in force since .*, not from .* to .*, until it is ended by hand: .*",
         ),
         (
             {"scope": "pod", "suspends": "off by bob: y"},
