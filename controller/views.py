@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from controller.conditions import ActiveCondition
@@ -130,6 +131,14 @@ def way_out(order: Override) -> str:
     return "specgov override fleet" if order.suspends else "specgov override auto"
 
 
+def given_again(order: Override | None) -> str:
+    """What to type to have the same order once more."""
+    if order is None or order.scope != "pod":
+        return "specgov override fleet"
+    depth = "" if order.depth is None else f" --depth {order.depth}"
+    return f"specgov override {order.mode}{depth} --reason {shlex.quote(order.reason)}"
+
+
 def headline(result: TickResult, *, dry_run: bool) -> str:
     """One sentence: what speculation does now, and who says so."""
     who = _who(result)
@@ -180,6 +189,8 @@ def advice(result: TickResult, now: Standing, *, dry_run: bool, late: bool) -> l
     mends = dict.fromkeys([*asks, *(active.remedy for active in result.conditions if active.remedy)])
     if dry_run:  # an override is refused there
         return [*mends, "specgov explain"]
+    if now.after_restart is not None:
+        mends[f"once the sidecar has restarted: {given_again(now.order)}"] = None
     if now.order is not None:
         return list(dict.fromkeys([*mends, way_out(now.order)]))
     return [*mends, 'specgov override off --ttl 30m --reason "WHY"']

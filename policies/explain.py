@@ -82,7 +82,8 @@ def describe(evidence: dict[str, Any], batch: float, changed: bool) -> str:
         text += f"; depth {other['arm']} {rank}: {_rate(other)}"
     unknown = [arm for arm in evidence["unknown_arms"] if arm != chosen["arm"]]
     if unknown:
-        text += f"; not measured yet: depth {', '.join(unknown)}"
+        nor = ", nor is" if chosen["predicted_tok_s"] is None and other is None else "; not measured yet:"
+        text += f"{nor} depth {', '.join(unknown)}"
     return text
 
 

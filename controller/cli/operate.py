@@ -69,8 +69,9 @@ def status(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Jso
 
 
 def needs_attention(state: dict[str, Any]) -> bool:
-    """Whether a condition holds that nobody asked for."""
-    return any(active["attention"] for active in state["conditions"])
+    """Whether a condition holds that nobody asked for, or nothing is known of what holds by now."""
+    late = (state.get("turn") or {}).get("late", False)
+    return late or any(active["attention"] for active in state["conditions"])
 
 
 def _print_status(state: dict[str, Any], address: Callable[[str], str]) -> None:
@@ -239,7 +240,10 @@ def _order_lines(order: dict[str, Any], asked: str) -> Iterator[str]:
         )
         yield f"{asked}: {nothing}"
         return
-    yield from _in_force(order)
+    first, *more = _in_force(order)
+    doubt = order["obstacle"] is not None or order.get("unconfirmed") is not None
+    yield f"kept: {first}" if doubt else first
+    yield from more
     if pin_ended:
         yield "ended: the pin to off after the engine's crash loop; restarts are counted from nothing"
     ended = asked in ("auto", "fleet") and not suspends

@@ -374,6 +374,9 @@ async def test_an_order_that_replaces_one_on_a_full_disk_names_the_one_that_a_re
     assert "store_degraded" in await t.run(1)
     status = (await t.bench.api.get("/v1/status")).json()
     assert status["after_restart"]["detail"] == older
+    assert (
+        f"once the sidecar has restarted: specgov override {incident} --reason 'incident 7'" in status["type"]
+    )
     message = next(c["message"] for c in status["conditions"] if c["condition"] == "store_degraded")
     assert message.endswith(f"; a restart of the sidecar now would put in force: {older}")
     because = (await t.bench.api.get("/v1/explain")).json()["because"]
