@@ -30,6 +30,7 @@ class DecisionRecorder:
         self._conditions: frozenset[str] = frozenset()
         self._order: tuple[object, ...] | None = None
         self._fleet: Override | None = None
+        self._fleet_in_force = False
 
     def record(self, result: TickResult) -> None:
         """Log what changed in this turn."""
@@ -38,8 +39,7 @@ class DecisionRecorder:
         self._decision = result.decision
         self._note_orders(result)
         if result.override_ended is not None:
-            row = override_row(result.override_ended) | {"was_in_force": result.ended_in_force}
-            row["detail"] += "" if result.ended_in_force else f"; {NEVER}"
+            row = ended_row(result.override_ended, in_force=result.ended_in_force)
             self._note(result, "override", "expired", row)
         if result.override_limited is not None:
             self._note(result, "override", "limit", override_row(result.override_limited))
@@ -70,13 +70,17 @@ class DecisionRecorder:
         before, now = self._fleet, result.fleet_override
         self._fleet = now
         if now is not None and (before is None or now.given != before.given):
+            self._fleet_in_force = False
             row = override_row(now)
             if before is not None:
                 row["detail"] += f"; replaces {override_to_json(before)['detail']}"
             self._note(result, "override", str(now.mode), row)
         elif now is None and before is not None:
             over = before.expires_unix_s is not None and before.expires_unix_s <= result.now_unix_s
-            self._note(result, "override", "expired" if over else "ended", override_row(before))
+            row = ended_row(before, in_force=self._fleet_in_force)
+            self._note(result, "override", "expired" if over else "ended", row)
+        if result.override == now and result.force.since_unix_s is not None:
+            self._fleet_in_force = True
 
     def _note_conditions(self, result: TickResult) -> None:
         now = {str(active.condition): active.message for active in result.conditions}
@@ -154,3 +158,9 @@ def override_row(override: Override) -> dict[str, Any]:
     body = override_to_json(override)
     suspends = f"suspends the fleet's {body['suspends']}" if body["suspends"] else None
     return body | {"detail": "; ".join(filter(None, (body["detail"], body["limit"], suspends)))}
+
+
+def ended_row(override: Override, *, in_force: bool) -> dict[str, Any]:
+    """`override_row` of an order that is over; `in_force`: whether it was ever seen in force."""
+    row = override_row(override) | {"was_in_force": in_force}
+    return row if in_force else row | {"detail": f"{row['detail']}; {NEVER}"}

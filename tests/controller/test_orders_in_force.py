@@ -235,3 +235,19 @@ async def engine_delete(engine):
 def test_the_command_names_url_certificate_and_key(settings, said):
     """As the sidecar itself reaches the engine."""
     assert release_command(EngineSettings(**settings), "a") == said
+
+
+@pytest.mark.parametrize("away", [True, False])
+async def test_an_order_of_the_fleet_that_ended_says_whether_it_was_in_force(make, tmp_path, away):
+    """As one of this pod does."""
+    file = tmp_path / "override.json"
+    bench = await make(fleet__file=str(file))
+    bench.engine.fail = HANGS if away else {}
+    file.write_text('{"mode": "off", "reason": "bad kernel", "actor": "ann"}')
+    await bench.run(2)
+    file.unlink()
+    await bench.tick()
+    row = (await bench.api.get("/v1/decisions", params={"reason": "ended"})).json()["decisions"][0]
+    never = "; it was never seen in force" if away else ""
+    assert row["body"]["detail"] == f"the fleet's off by ann: bad kernel{never}"
+    assert row["body"]["was_in_force"] is not away
