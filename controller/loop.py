@@ -332,9 +332,9 @@ class ControlLoop:
     def _store_problem_in_full(self, now_unix_s: float) -> str | None:
         """With what a restart would do, where that is something else than what stands now."""
         problem = self._store_problem()
-        now, after = self._overrides.current(now_unix_s), self._overrides.after_restart(now_unix_s)
         if problem is None or self._overrides.durable or self._overrides.unread_on_disk is not None:
             return problem
+        now, after = self._overrides.current(now_unix_s), self._overrides.after_restart(now_unix_s)
         if (now and now.given) == (after and after.given):
             return problem
         return f"{problem}; a restart of the sidecar now would put in force: {in_words(after)}"

@@ -251,3 +251,17 @@ async def test_an_order_of_the_fleet_that_ended_says_whether_it_was_in_force(mak
     never = "; it was never seen in force" if away else ""
     assert row["body"]["detail"] == f"the fleet's off by ann: bad kernel{never}"
     assert row["body"]["was_in_force"] is not away
+
+
+async def test_an_order_of_the_fleet_that_one_of_this_pod_had_covered_says_from_when_to_when(make, tmp_path):
+    """Off for the fleet; native here for 8 s: off was not in force without a break."""
+    file = tmp_path / "override.json"
+    file.write_text('{"mode": "off", "reason": "bad kernel", "actor": "ann"}')
+    bench = await make(fleet__file=str(file))
+    await bench.run(3)
+    await order(bench, mode="native", ttl_s=8)
+    await bench.run(10)
+    status = (await bench.api.get("/v1/status")).json()
+    assert (status["override"]["scope"], status["override"]["resumed"]) == ("fleet", True)
+    assert status["override"]["gap_unix_s"] == [1_800_001_003.0, 1_800_001_011.0]
+    assert "without a break" not in operate._given(status["override"])
