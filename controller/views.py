@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from controller.conditions import ActiveCondition
+from controller.conditions import ActiveCondition, Condition
 from controller.effect import NO_STEP, Effect
 from controller.link import Link
 from controller.loop import TickResult, out_of_reach
@@ -189,7 +189,8 @@ def advice(result: TickResult, now: Standing, *, dry_run: bool, late: bool) -> l
     mends = dict.fromkeys([*asks, *(active.remedy for active in result.conditions if active.remedy)])
     if dry_run:  # an override is refused there
         return [*mends, "specgov explain"]
-    if now.after_restart is not None:
+    degraded = any(active.condition is Condition.STORE_DEGRADED for active in result.conditions)
+    if now.after_restart is not None and degraded:  # else it was set up so that nothing is kept
         mends[f"once the sidecar has restarted: {given_again(now.order)}"] = None
     if now.order is not None:
         return list(dict.fromkeys([*mends, way_out(now.order)]))

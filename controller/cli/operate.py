@@ -273,7 +273,7 @@ def _not_on_disk(order: dict[str, Any], asked: str) -> Iterator[str]:
     yield f"not on disk: if the sidecar restarts now, in force is: {order['after_restart']['detail']}"
     depth = "" if order.get("depth") is None else f" --depth {order['depth']}"
     again = f"specgov override {asked}{depth} --reason ..."
-    yield f"it is written by itself once the disk can be (specgov status says how); after a restart: {again}"
+    yield f"a disk that cannot be written is named by specgov status; once it has restarted: {again}"
 
 
 def _in_force(order: dict[str, Any]) -> Iterator[str]:

@@ -99,8 +99,6 @@ function figures(status, latest, benefit) {
 /** A turn that is late is no condition of any turn; it stands first. Its time, not its age: a warning that ticks is read out again and again. */
 function warnings(status) {
   const conditions = (status.conditions ?? []).map((c) => ({ title: words(c.condition), text: `since ${clock(c.since_unix_s)}: ${c.message}`, remedy: c.remedy, bad: BAD.has(c.condition) }));
-  if (status.after_restart) conditions.unshift({ title: "Not on disk", text: `if the sidecar restarts now, in force is: ${status.after_restart.detail}.`,
-    remedy: "mend the state database; after a restart, give the order again", bad: true });
   if (!status.turn?.late) return conditions;
   const text = `what you see is of ${clock(status.turn.at_unix_s)}, no turn was done since: ${status.turn.detail}.`;
   return [{ title: "Late", text, remedy: "specgov preflight", bad: true }, ...conditions];

@@ -561,8 +561,8 @@ def test_override_fleet_gives_up_what_the_pod_has_for_itself(invoke, answers):
                 "ended: off by jo: x",
                 "not on disk: if the sidecar restarts now, in force is: off by jo: x",
                 (
-                    "it is written by itself once the disk can be (specgov status says how);"
-                    " after a restart: specgov override auto --reason ..."
+                    "a disk that cannot be written is named by specgov status;"
+                    " once it has restarted: specgov override auto --reason ..."
                 ),
             ],
         ),
@@ -580,8 +580,8 @@ def test_override_fleet_gives_up_what_the_pod_has_for_itself(invoke, answers):
                 "replaced: off by root: before, which was never seen in force",
                 "not on disk: if the sidecar restarts now, in force is: off by root: before",
                 (
-                    "it is written by itself once the disk can be (specgov status says how);"
-                    " after a restart: specgov override on --depth 2 --reason ..."
+                    "a disk that cannot be written is named by specgov status;"
+                    " once it has restarted: specgov override on --depth 2 --reason ..."
                 ),
             ],
         ),
