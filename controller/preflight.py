@@ -232,7 +232,7 @@ def _lease(control: ControlState) -> Iterator[Check]:
             "lease",
             Verdict.WARN,
             found,
-            "right if that is this server's sidecar; else stop that one; if it is gone: DELETE URL/speculation",
+            "right if it is this server's sidecar; else stop that one; if it is gone: DELETE URL/speculation",
         )
 
 
