@@ -210,13 +210,16 @@ def _add_override(app: FastAPI, sidecar: Sidecar, reads: Protect, writes: Protec
     async def override() -> dict[str, Any]:
         """The order; mode `auto` when there is none. `obstacle`: why it cannot be in force now, or null.
 
+        `unconfirmed`: why it is not known to be, or null: the engine was seen to follow, since
+        `in_force_since_unix_s`, last not in `gap_unix_s`. `remedy`: what removes the obstacle.
+        `after_restart`: what a restart would put in force instead of one that is not on disk, or null.
         `scope`: `pod`, `fleet`, or `sidecar`: an order may be unread. `suspends`: the fleet's order, or null.
         """
         return sidecar.override()
 
     @app.put("/v1/override", tags=["override"], dependencies=[Depends(writes)], responses=REFUSALS)
     async def put_override(body: OverrideBody) -> dict[str, Any]:
-        """Give an order, instead of the one before; kept also while an `obstacle` is in its way."""
+        """Give an order, instead of the one before; 200: kept. In force: see `unconfirmed`, `obstacle`."""
         return await sidecar.set_override(body.request())
 
     without_body = {code: text for code, text in REFUSALS.items() if code not in (400, 409)}

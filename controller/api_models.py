@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controller.order_rules import MAX_DEPTH, MAX_TTL_S
+from controller.order_rules import MAX_DEPTH, MAX_TTL_S, MIN_TTL_S
 from controller.order_text import Printable, Why
 from controller.sidecar import OverrideRequest
 from policies.types import Mode
@@ -24,7 +24,7 @@ class OverrideBody(BaseModel):
     force is the fleet's, suspends that here until it changes or ends."""
     depth: Annotated[int, Field(ge=1, le=MAX_DEPTH, strict=True)] | None = None
     """Draft depth for mode `on`; a built one."""
-    ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S, allow_inf_nan=False, strict=True)] | None = None
+    ttl_s: Annotated[float, Field(ge=MIN_TTL_S, le=MAX_TTL_S, allow_inf_nan=False, strict=True)] | None = None
     """Seconds after which the order ends by itself; null: never.  With `auto` only while a fleet's order is
     in force, which this pod then leaves for so long at most."""
     reason: Why

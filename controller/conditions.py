@@ -66,7 +66,7 @@ MEANING: Mapping[Condition, tuple[str, str]] = {
     Condition.UNCONFIRMED: ("the depth in use is not the plan's", "specgov explain; specgov preflight"),
     Condition.FOREIGN_LEASE: (
         "the lease is held under another name, or by another of this name",
-        "if its holder still runs, stop one of the two; if not, its lease ends by itself",
+        "if its holder still runs, stop one of the two; if not, free the engine as specgov status says",
     ),
     Condition.LEASE_LOST: ("the lease ended without our doing", "nothing: it is renewed by itself"),
     Condition.PLAN_REJECTED: ("the engine refuses the plan", "specgov explain shows the plan and the field"),
@@ -138,16 +138,13 @@ class ActiveCondition:
     condition: Condition
     since_unix_s: float
     message: str
+    remedy: str
+    """What mends it."""
 
     @property
     def attention(self) -> bool:
         """Whether somebody should look: all but what was set so."""
         return self.condition not in INTENDED
-
-    @property
-    def remedy(self) -> str:
-        """What mends it."""
-        return MEANING[self.condition][1]
 
 
 class ConditionBoard:
@@ -157,11 +154,16 @@ class ConditionBoard:
         self.now: tuple[ActiveCondition, ...] = ()
         """As of the last `update`, in the order of the list."""
 
-    def update(self, messages: Mapping[Condition, str], now_unix_s: float) -> tuple[ActiveCondition, ...]:
-        """Take over which conditions hold, and why."""
+    def update(
+        self, messages: Mapping[Condition, str], now_unix_s: float, remedies: Mapping[Condition, str]
+    ) -> tuple[ActiveCondition, ...]:
+        """Take over which conditions hold, and why; `remedies` say more than those of `MEANING`."""
         since = {active.condition: active.since_unix_s for active in self.now}
+        mends = {condition: MEANING[condition][1] for condition in messages} | dict(remedies)
         self.now = tuple(
-            ActiveCondition(condition, since.get(condition, now_unix_s), messages[condition])
+            ActiveCondition(
+                condition, since.get(condition, now_unix_s), messages[condition], mends[condition]
+            )
             for condition in Condition
             if condition in messages
         )

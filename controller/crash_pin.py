@@ -34,6 +34,10 @@ class CrashPin:
         """Whether a pin lasts at `now_unix_s`, as of the latest turn."""
         return self._until_unix_s is not None and self._until_unix_s > now_unix_s
 
+    def comes_back(self, now_unix_s: float) -> bool:
+        """Whether a pin that was ended here would be back after a restart at `now_unix_s`."""
+        return self._until_unix_s is None and self._written is not None and self._written > now_unix_s
+
     def end(self) -> None:
         """An operator ends the pin, if there is one: in memory at once, in the store with the next turn."""
         self.auto_orders += 1

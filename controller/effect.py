@@ -13,6 +13,10 @@ IN_FLIGHT_STEPS = 4
 scheduler launches one step ahead and its result arrives one step late, on either side of the swap."""
 
 
+NO_STEP = "no decode step since"
+"""Why a plan that is acknowledged is not known to be applied: nothing has run since."""
+
+
 class Effect(StrEnum):
     """How far a wanted plan has come."""
 
@@ -62,12 +66,13 @@ class EffectTracker:
         control: ControlState | None,
     ) -> EffectState:
         """Judge anew.  `obstacle`: why wanted control cannot even be tried; `None`: nothing is in the way."""
-        if (wanted and wanted.schedule) != (self._plan and self._plan.schedule):
+        other = (wanted and wanted.schedule) != (self._plan and self._plan.schedule)
+        if other:
             self._steps, self._unmet_s = None, None
         self._plan = wanted
         effect, detail = self._judge(wanted, acknowledged=acknowledged, obstacle=obstacle, control=control)
         effect, detail = self._aged(effect, detail, now_s)
-        since_s = self.now.since_s if effect is self.now.effect else now_s
+        since_s = self.now.since_s if effect is self.now.effect and not other else now_s
         self.now = EffectState(effect, since_s, detail)
         return self.now
 
@@ -89,10 +94,10 @@ class EffectTracker:
         ranks = [rank for rank in telemetry if rank.decode_steps is not None]
         if self._steps is None:
             self._steps = {rank.dp_rank: rank.decode_steps or 0 for rank in ranks}
-            return Effect.ACKNOWLEDGED, "no decode step since"
+            return Effect.ACKNOWLEDGED, NO_STEP
         moved = [rank for rank in ranks if self._steps_since(rank) >= IN_FLIGHT_STEPS]
         if not moved:
-            return self._kept("no decode step since")
+            return self._kept(NO_STEP)
         other = [rank for rank in moved if not _shows(wanted, rank)]
         if not other:
             return Effect.APPLIED, f"depth {moved[0].arm} in use at batch size {moved[0].batch_size}"

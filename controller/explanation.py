@@ -10,20 +10,21 @@ from controller import views
 from controller.conditions import MEANING
 from controller.link import Link
 from controller.loop import TickResult
-from controller.overrides import Override
+from controller.overrides import Override, in_words
 from controller.recorders import decision_to_json, override_to_json
+from controller.standing import Standing
 from controller.wording import ACTIONS, EFFECTS, LEASES, REASONS, limit, numbers, table_in_words
 from policies.types import Action
 
 
-def explain(result: TickResult | None, *, now_s: float) -> dict[str, Any]:
+def explain(result: TickResult | None, now: Standing, *, now_s: float) -> dict[str, Any]:
     """Sentences for people (`because`, `numbers`, `would_change`); for programs, what they are made of."""
     if result is None:
         return {"because": ["no turn is done yet"], "numbers": [], "would_change": [], "decision": None}
     return {
-        "because": list(_because(result, now_s)),
+        "because": [*_standing(now), *_because(result, now_s), *_ordered(result, now)],
         "numbers": numbers(result.decision.evidence),
-        "would_change": list(_would_change(result)),
+        "would_change": list(_would_change(result, now)),
         "decision": decision_to_json(result.decision),
         "shadow": decision_to_json(result.shadow) if result.shadow else None,
         "load": views.load(result.observation, now_s),
@@ -44,17 +45,37 @@ def _because(result: TickResult, now_s: float) -> Iterator[str]:
     yield f"effect, for {max(0.0, now_s - effect.since_s):.0f} s: {EFFECTS[effect.effect]}: {effect.detail}"
     left_s = steered.left_s(now_s)
     yield f"lease: {LEASES[steered.lease]}" + ("" if left_s is None else f", {left_s:.1f} s left")
-    bound = limit(result.override) if result.override else None
-    if bound is not None:
-        yield f"order: {bound}"
-    if result.override is not None and result.override.suspends is not None:
-        yield f"order: suspends the fleet's {override_to_json(result.override)['suspends']}"
-    if result.resumed and result.override is not None:
-        given = datetime.fromtimestamp(result.override.set_unix_s, UTC)
-        since = datetime.fromtimestamp(result.mode_since_unix_s, UTC)
-        yield f"order: given at {given:%Y-%m-%d %H:%M:%S} UTC, in force again since {since:%H:%M:%S}"
     if steered.error and steered.error != steered.rejected:
         yield f"last error: {steered.error}"
+
+
+def _standing(now: Standing) -> Iterator[str]:
+    """What stands ordered, where the rest does not tell what came of it."""
+    if now.unconfirmed is not None:
+        yield f"ordered, not confirmed: {in_words(now.order)}: {now.unconfirmed}"
+    if now.after_restart is not None:
+        yield f"not on disk: a restart of the sidecar would put in force: {now.after_restart['detail']}"
+
+
+def _ordered(result: TickResult, now: Standing) -> Iterator[str]:
+    order = now.order
+    if order is None:
+        return
+    bound = limit(order)
+    if bound is not None:
+        yield f"order: {bound}"
+    if order.suspends is not None:
+        yield f"order: suspends the fleet's {override_to_json(order)['suspends']}"
+    if not now.taken_up or not (result.resumed or result.force.gap_unix_s):
+        return
+    since, gap = result.force.since_unix_s, result.force.gap_unix_s
+    force = f"in force since {_utc(since)}" if since is not None else "not in force"
+    before = f"not from {_utc(gap[0])} to {_utc(gap[1])}" if gap else "whether before that is not known here"
+    yield f"order: given at {_utc(order.set_unix_s)} UTC, {force}, {before}"
+
+
+def _utc(unix_s: float) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _load(result: TickResult, now_s: float) -> str:
@@ -66,12 +87,12 @@ def _load(result: TickResult, now_s: float) -> str:
     return f"requests running: {running}, waiting: {waiting}; batch size: {batch} ({aged})"
 
 
-def _would_change(result: TickResult) -> Iterator[str]:
+def _would_change(result: TickResult, now: Standing) -> Iterator[str]:
     for active in result.conditions:
         if active.remedy:
             yield f"{MEANING[active.condition][0]}: {active.remedy}"
-    if result.override is not None:
-        yield f"the override {_end(result.override)}; at once: {views.way_out(result.override)}"
+    if now.order is not None:
+        yield f"the override {_end(now.order)}; at once: {views.way_out(now.order)}"
     yield from _other_batch_sizes(result)
     hints = result.decision.evidence.get("would_change", ())
     yield from map(str, hints if isinstance(hints, list | tuple) else ())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
+from starlette.requests import ClientDisconnect
 
+from controller.order_rules import AGENT
 from controller.refusals import refusal
 from controller.settings import ApiSettings, is_address
 
@@ -42,16 +45,18 @@ class Allowance:
 
 
 class Allowances:
-    """An `Allowance` for whoever holds the token, and one each for reads and orders, from here and elsewhere.
+    """An `Allowance` for whoever holds the token, and one for each kind of request, from here and elsewhere.
 
-    A flood of reads then leaves room for the order to turn off, one of strangers for the operator, and one
-    over the network for whoever asks on this machine, in this pod or through its port-forward.
+    A flood of reads then leaves room for the order to turn off, one of strangers for the operator, one over
+    the network for whoever asks on this machine, in this pod or through its port-forward, and one of
+    dashboards for whoever types `specgov status`.  That a client is a command is its own word: it keeps
+    what runs away by mistake apart, and what lies about it draws on a bucket as bounded as the others.
     """
 
     def __init__(
         self, per_s: float, clock: Callable[[], float], is_holder: Callable[[Request], bool]
     ) -> None:
-        places = (_Place(reads=reads, here=here) for reads in (False, True) for here in (False, True))
+        places = (_Place(kind, here=here) for kind in _Kind for here in (False, True))
         self._by_place = {place: Allowance(per_s, clock) for place in places}
         self._holders = Allowance(per_s, clock)
         self._is_holder = is_holder
@@ -61,12 +66,24 @@ class Allowances:
         if self._is_holder(request):
             return self._holders
         here = request.client is not None and _is_loopback(request.client.host)
-        return self._by_place[_Place(reads=request.method in SAFE_METHODS, here=here)]
+        return self._by_place[_Place(_kind(request), here=here)]
+
+
+class _Kind(Enum):
+    ORDER = auto()
+    COMMAND = auto()
+    READ = auto()
 
 
 class _Place(NamedTuple):
-    reads: bool
+    kind: _Kind
     here: bool
+
+
+def _kind(request: Request) -> _Kind:
+    if request.method not in SAFE_METHODS:
+        return _Kind.ORDER
+    return _Kind.COMMAND if request.headers.get("user-agent") == AGENT else _Kind.READ
 
 
 def _is_loopback(host: str) -> bool:
@@ -100,7 +117,7 @@ def _too_often(request: Request, allowances: Allowances) -> Response | None:
     answer = refusal(
         429,
         "too many requests: api.max_requests_per_s is the limit of all clients together; reads, orders,"
-        " clients on this machine and requests with the API's token each have their own",
+        " specgov's commands, clients on this machine and requests with the API's token each have their own",
     )
     answer.headers["retry-after"] = str(int(wait_s) + 1)
     return answer
@@ -147,6 +164,8 @@ async def _too_much(request: Request, settings: ApiSettings) -> Response | None:
                 if size > limit:
                     return refusal(413, f"the body must be at most {limit} bytes")
                 chunks.append(chunk)
+    except ClientDisconnect:
+        return refusal(408, "the client went away before its body was there")  # which nobody reads
     except TimeoutError:
         return refusal(408, f"the body must arrive within {settings.body_timeout_s:g} s")
     request._body = b"".join(chunks)  # noqa: SLF001  where Starlette keeps a body that was read

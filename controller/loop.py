@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller.conditions import ActiveCondition, ConditionBoard, judge
+from controller.conditions import ActiveCondition, Condition, ConditionBoard, judge
 from controller.control_state import ControlState
 from controller.crash_pin import CrashPin
 from controller.effect import EffectState, EffectTracker
@@ -21,7 +21,8 @@ from controller.errors import EngineError, EngineTimeoutError
 from controller.exposition import ServerInfo
 from controller.link import Link, LinkState, classify, speaks_otherwise
 from controller.observer import Observer
-from controller.overrides import Override, Overrides
+from controller.order_force import Force, ForceTracker
+from controller.overrides import Override, Overrides, in_words
 from controller.recording import RecordQueue
 from controller.scraper import Scrape, Scraper
 from controller.steering import Lease, Steered, Steering
@@ -54,9 +55,15 @@ class TickResult:
     """The fleet's order, also where one on this pod is in force instead."""
     override_ended: Override | None
     """An override that ended by itself in this turn."""
+    ended_in_force: bool
+    """Whether that was ever seen in force."""
     override_limited: Override | None
     """An override that found its limit in this turn: none was in force when it was given."""
     steered: Steered
+    unmet: str | None
+    """Why the engine is not seen to follow what was decided; `None`: it is, or it is not asked to."""
+    force: Force
+    """Of the order, or of there being none."""
     effect: EffectState
     conditions: tuple[ActiveCondition, ...]
     control: ControlState | None
@@ -67,6 +74,14 @@ class TickResult:
     def resumed(self) -> bool:
         """Whether the order was given before it came into force here: it outlived a restart, or another."""
         return self.override is not None and self.override.set_unix_s < self.mode_since_unix_s
+
+    @property
+    def remedy(self) -> str | None:
+        """What removes that which keeps an order from coming into force; `None`: nothing is known to."""
+        if self.link.remedy:
+            return self.link.remedy
+        held = (each.remedy for each in self.conditions if each.condition is Condition.FOREIGN_LEASE)
+        return next(held, None)
 
     @property
     def in_force(self) -> Schedule | None:
@@ -126,6 +141,7 @@ class ControlLoop:
         records: RecordQueue[TickResult],
         store_problem: Callable[[], str | None],
         token_problem: Callable[[], str | None],
+        release: Callable[[str], str],
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
@@ -142,6 +158,8 @@ class ControlLoop:
         self._records = records
         self._store_problem = store_problem
         self._token_problem = token_problem
+        self._release = release
+        self._force = ForceTracker()
         self._clock = clock
         self._wall_clock = wall_clock
         self._control: ControlState | None = None
@@ -161,6 +179,10 @@ class ControlLoop:
     def out_of_reach(self) -> str | None:
         """Why an order cannot be in force now, as of the latest turn; `None`: nothing is in the way."""
         return out_of_reach(self._link, self._steering.now)
+
+    def ever_in_force(self, order: Override) -> bool:
+        """Whether `order` was seen in force by this process."""
+        return self._force.ever(order.given)
 
     async def tick(self, now_s: float) -> TickResult:
         """One turn at `now_s` of the loop's clock."""
@@ -192,6 +214,7 @@ class ControlLoop:
             obstacle=self._obstacle(decision, steered),
             control=fresh,
         )
+        unmet = self._unmet(decision, steered)
         result = TickResult(
             now_s=now_s,
             now_unix_s=now_unix_s,
@@ -206,8 +229,13 @@ class ControlLoop:
             override=override,
             fleet_override=self._overrides.fleet(now_unix_s),
             override_ended=ended,
+            ended_in_force=ended is not None and self.ever_in_force(ended),
             override_limited=limited,
             steered=steered,
+            unmet=unmet,
+            force=self._force.update(
+                override.given if override else None, obeyed=unmet is None, now_unix_s=self._wall_clock()
+            ),
             effect=effect,
             conditions=self._judge(decision, steered, effect, scrape, now_unix_s),
             control=self._control,
@@ -284,12 +312,32 @@ class ControlLoop:
         self._order = order
         return self._mode_since_unix_s
 
+    def _unmet(self, decision: Decision, steered: Steered) -> str | None:
+        """Why the engine is not seen to follow `decision`."""
+        if self._params.dry_run:
+            return None
+        unmet = decision.detail if decision.reason in (Reason.NOT_BUILT, Reason.NOT_CONTROLLED) else None
+        if found := out_of_reach(self._link, steered) or unmet:
+            return found
+        done = steered.lease is Lease.NONE if steered.wanted is None else steered.acknowledged
+        return None if done else steered.error or "not acknowledged by every rank"
+
     def _obstacle(self, decision: Decision, steered: Steered) -> str | None:
         """Why control that is wanted cannot be tried."""
         if self._params.dry_run or decision.action is Action.RELEASE:
             return None
         unmet = decision.detail if decision.reason in (Reason.NOT_BUILT, Reason.NOT_CONTROLLED) else None
         return out_of_reach(self._link, steered) or unmet
+
+    def _store_problem_in_full(self, now_unix_s: float) -> str | None:
+        """With what a restart would do, where that is something else than what stands now."""
+        problem = self._store_problem()
+        if problem is None or self._overrides.durable or self._overrides.unread_on_disk is not None:
+            return problem
+        now, after = self._overrides.current(now_unix_s), self._overrides.after_restart(now_unix_s)
+        if (now and now.given) == (after and after.given):
+            return problem
+        return f"{problem}; a restart of the sidecar now would put in force: {in_words(after)}"
 
     def _judge(
         self, decision: Decision, steered: Steered, effect: EffectState, scrape: Scrape, now_unix_s: float
@@ -303,10 +351,16 @@ class ControlLoop:
             effect=effect,
             control=control,
             problems=problems,
-            store_problem=self._store_problem(),
+            store_problem=self._store_problem_in_full(now_unix_s),
             unread=self._overrides.unread,
             fleet_problem=self._overrides.fleet_problem,
             token_problem=self._token_problem(),
             dry_run=self._params.dry_run,
         )
-        return self._conditions.update(messages, now_unix_s)
+        remedies = {}
+        if Condition.FOREIGN_LEASE in messages and steered.holder is not None:
+            free = self._release(steered.holder)
+            remedies[Condition.FOREIGN_LEASE] = (
+                f"if its holder still runs, stop one of the two; if not, free the engine at once: {free}"
+            )
+        return self._conditions.update(messages, now_unix_s, remedies)

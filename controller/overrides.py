@@ -47,6 +47,14 @@ class Override:
         return self.mode in (Mode.NO_DEEPER, Mode.NO_SHALLOWER)
 
 
+def in_words(order: Override | FleetOverride | None, *, whose: bool = True) -> str:
+    """Mode, who and why, in one phrase; `whose`: that it is the fleet's, too."""
+    if order is None:
+        return "no order: the policy decides"
+    fleets = "the fleet's " if whose and isinstance(order, Override) and order.scope == "fleet" else ""
+    return f"{fleets}{order.mode.replace('_', ' ')} by {order.actor or 'someone'}: {order.reason}"
+
+
 UNREAD = "orders given before could not be read, so one may be unread"
 """Then the sidecar orders itself `native`: to put nothing in force agrees with every order that may be there
 but `on` and `off`, and with these as much as a sidecar that is not there.  It ends when they can be read, or
@@ -83,6 +91,8 @@ class Overrides:
         self._current: Override | None = None
         self._identity = store.identity
         self._written = True
+        self._on_disk: Override | None = None
+        self._ended_unix_s: float | None = None
         self.problem: str | None = None
         """Why the order in memory is not the one in the store; `None`: it is."""
         self._take_up(store)
@@ -94,6 +104,7 @@ class Overrides:
             self._current = _from_stored(store.override())
         except (StoreError, ValueError, TypeError) as error:
             self._current, self._garbled = None, f"{store.path}: {error}"
+        self._on_disk = self._current if store.holds_file else None
 
     def current(self, now_unix_s: float) -> Override | None:
         """The order in force at `now_unix_s`: this pod's, else the fleet's, else that of `UNREAD`."""
@@ -150,8 +161,29 @@ class Overrides:
         order = self._current
         if order is None or self.pod(now_unix_s) is not None:
             return None
-        self.put(None)
+        self.put(None, _end_of(order, now_unix_s))
         return order
+
+    def ended_unix_s(self, now_unix_s: float) -> float | None:
+        """When this pod's order ended; `None`: none has since the start, or one is in force."""
+        order = self._current
+        if order is None:
+            return self._ended_unix_s
+        return None if self.pod(now_unix_s) is not None else _end_of(order, now_unix_s)
+
+    def after_restart(self, now_unix_s: float) -> Override | None:
+        """The order that a restart would put in force, as far as `unread_on_disk` lets know."""
+        kept = self._current if self.durable else self._on_disk
+        if kept is not None and kept.suspends is not None and kept.suspends != self._wanted(now_unix_s):
+            kept = None
+        if kept is not None and kept.expires_unix_s is not None and kept.expires_unix_s <= now_unix_s:
+            kept = None
+        return kept or self.fleet(now_unix_s)
+
+    @property
+    def unread_on_disk(self) -> str | None:
+        """Why it is not known which order the file holds, whatever was ordered here since; `None`: it is."""
+        return self._garbled or self._unread()
 
     @property
     def durable(self) -> bool:
@@ -164,19 +196,22 @@ class Overrides:
         self.put(order)
         self.flush()
 
-    def clear(self) -> None:
+    def clear(self, now_unix_s: float) -> None:
         """End the order in force, and `flush`."""
-        self.put(None)
+        self.put(None, now_unix_s)
         self.flush()
 
-    def put(self, order: Override | None) -> Override | None:
+    def put(self, order: Override | None, ended_unix_s: float | None = None) -> Override | None:
         """Put `order` in force in memory, at once, and return what then is; `None`: end the one in force.
+
+        `ended_unix_s`: when that was, where no order says when it was given.
 
         `auto` ends this pod's order.  Where it has none, or for a time, it suspends the fleet's here, until
         that changes or ends: whoever orders something new for the fleet means this pod too.
         """
         if order is not None and order.mode is Mode.AUTO:
-            order = self._suspension(order)
+            ended_unix_s, order = order.set_unix_s, self._suspension(order)
+        self._ended_unix_s = ended_unix_s if order is None else None
         self._changed_here, self._written = True, False
         lasts_s = None
         if order is not None and order.expires_unix_s is not None:
@@ -209,6 +244,8 @@ class Overrides:
                 self.problem = str(error)
             else:
                 self.problem, self._written = None, order is self._current
+                if self._store.durable:
+                    self._on_disk, self._garbled = order, None
 
     def record(self, _turn: object) -> None:
         """Once a turn, in the recorders' thread: write what could not be written before."""
@@ -226,7 +263,24 @@ class Overrides:
                 self._identity = store.identity
                 self._take_up(store)
             else:
+                self._on_disk = _in_file(store)
                 self.flush()
+
+
+def _end_of(order: Override, now_unix_s: float) -> float:
+    """When an order that is over ended, as near as is known."""
+    end = order.expires_unix_s
+    return now_unix_s if end is None else min(end, now_unix_s)
+
+
+def _in_file(store: Store) -> Override | None:
+    """The order in the file that is, or was read into, `store`; `None`: none, or none that can be read."""
+    if not store.holds_file:
+        return None
+    try:
+        return _from_stored(store.override())
+    except (StoreError, ValueError, TypeError):
+        return None
 
 
 def _from_stored(stored: StoredOverride | None) -> Override | None:

@@ -229,7 +229,10 @@ def _lease(control: ControlState) -> Iterator[Check]:
     if control.lease_live:
         found = f"held by {control.holder}, {control.lease_left_s:.0f} s left"
         yield Check(
-            "lease", Verdict.WARN, found, "right if that is this server's sidecar; else stop that one"
+            "lease",
+            Verdict.WARN,
+            found,
+            "right if it is this server's sidecar; else stop that one; if it is gone: DELETE URL/speculation",
         )
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from controller.audit import Audit
 from controller.control_state import schedule_to_json
-from controller.fleet_override import FleetOverride
 from controller.loop import TickResult
-from controller.overrides import Override
+from controller.overrides import Override, in_words
 from controller.wording import limit
 from policies.types import Arm, Decision, Reason, Schedule
 
 log = logging.getLogger("specgov")
+NEVER = "it was never seen in force"
 STAYING = (Reason.THRESHOLD_STAY, Reason.GOODPUT_STAY, Reason.GOODPUT_LEARNING)
 """The same schedule as the turn before, for the reason that nothing has changed: no news."""
 
@@ -30,6 +30,7 @@ class DecisionRecorder:
         self._conditions: frozenset[str] = frozenset()
         self._order: tuple[object, ...] | None = None
         self._fleet: Override | None = None
+        self._fleet_in_force = False
 
     def record(self, result: TickResult) -> None:
         """Log what changed in this turn."""
@@ -38,7 +39,8 @@ class DecisionRecorder:
         self._decision = result.decision
         self._note_orders(result)
         if result.override_ended is not None:
-            self._note(result, "override", "expired", override_row(result.override_ended))
+            row = ended_row(result.override_ended, in_force=result.ended_in_force)
+            self._note(result, "override", "expired", row)
         if result.override_limited is not None:
             self._note(result, "override", "limit", override_row(result.override_limited))
         if result.effect.effect != self._effect:
@@ -68,13 +70,17 @@ class DecisionRecorder:
         before, now = self._fleet, result.fleet_override
         self._fleet = now
         if now is not None and (before is None or now.given != before.given):
+            self._fleet_in_force = False
             row = override_row(now)
             if before is not None:
                 row["detail"] += f"; replaces {override_to_json(before)['detail']}"
             self._note(result, "override", str(now.mode), row)
         elif now is None and before is not None:
             over = before.expires_unix_s is not None and before.expires_unix_s <= result.now_unix_s
-            self._note(result, "override", "expired" if over else "ended", override_row(before))
+            row = ended_row(before, in_force=self._fleet_in_force)
+            self._note(result, "override", "expired" if over else "ended", row)
+        if result.override == now and result.force.since_unix_s is not None:
+            self._fleet_in_force = True
 
     def _note_conditions(self, result: TickResult) -> None:
         now = {str(active.condition): active.message for active in result.conditions}
@@ -141,14 +147,10 @@ def override_to_json(override: Override) -> dict[str, Any]:
         "set_unix_s": override.set_unix_s,
         "expires_unix_s": override.expires_unix_s,
         "scope": override.scope,
-        "detail": ("the fleet's " if override.scope == "fleet" else "") + _ordered(override),
+        "detail": in_words(override),
         "limit": limit(override),
-        "suspends": _ordered(override.suspends) if override.suspends else None,
+        "suspends": in_words(override.suspends) if override.suspends else None,
     }
-
-
-def _ordered(order: Override | FleetOverride) -> str:
-    return f"{order.mode.replace('_', ' ')} by {order.actor or 'someone'}: {order.reason}"
 
 
 def override_row(override: Override) -> dict[str, Any]:
@@ -156,3 +158,9 @@ def override_row(override: Override) -> dict[str, Any]:
     body = override_to_json(override)
     suspends = f"suspends the fleet's {body['suspends']}" if body["suspends"] else None
     return body | {"detail": "; ".join(filter(None, (body["detail"], body["limit"], suspends)))}
+
+
+def ended_row(override: Override, *, in_force: bool) -> dict[str, Any]:
+    """`override_row` of an order that is over; `in_force`: whether it was ever seen in force."""
+    row = override_row(override) | {"was_in_force": in_force}
+    return row if in_force else row | {"detail": f"{row['detail']}; {NEVER}"}

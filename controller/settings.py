@@ -220,8 +220,9 @@ class ApiSettings(Section):
     `None`: clients show no certificate."""
     max_requests_per_s: float = Field(default=50.0, gt=0, le=10_000)
     """Requests of all clients together that are answered in the long run, twice as many in one burst; above
-    it 429.  Reads and orders are counted apart, those from this machine (its pod, its port-forward) apart
-    from others, and those that show the API's token apart from all: a flood of one leaves the others room.
+    it 429.  Reads, those of specgov's commands and orders are counted apart, those from this machine (its
+    pod, its port-forward) apart from others, and those that show the API's token apart from all: a flood of
+    one leaves the others room.
     `/healthz`, `/readyz` and `/metrics` are not counted."""
     max_body_bytes: int = Field(default=16 << 10, ge=256, le=1 << 20)
     """Larger requests are refused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -19,15 +20,23 @@ from controller.audit import Audit
 from controller.crash_pin import CrashPin
 from controller.errors import OverrideError
 from controller.loop import ControlLoop
-from controller.overrides import Override, Overrides
-from controller.recorders import decision_to_json, override_row, override_to_json, schedule_or_none
+from controller.overrides import Override, Overrides, in_words
+from controller.recorders import (
+    NEVER,
+    decision_to_json,
+    override_row,
+    override_to_json,
+    schedule_or_none,
+)
 from controller.settings import Settings
+from controller.standing import Standing, order_to_json, standing
 from controller.store import LogRow
 from controller.tokens import TokenSource
 from policies.override import arm_for
 from policies.types import Directive, Forecast, Mode, Schedule
 from sglang_hooks import __version__
 
+log = logging.getLogger(__name__)
 MEMORY = Path(":memory:")
 WRITE_PATIENCE_S = 2.0
 """How long an order waits to be on disk before it is answered with `durable` false."""
@@ -98,12 +107,51 @@ class Sidecar:
         """The whole state on one page."""
         settings = self.settings
         return views.status(
-            self.loop.last, now_s=self.clock(), period_s=settings.loop.period_s, dry_run=settings.dry_run
+            self.loop.last,
+            self._standing(),
+            now_s=self.clock(),
+            now_unix_s=self._wall_clock(),
+            period_s=settings.loop.period_s,
+            dry_run=settings.dry_run,
         )
 
     def explain(self) -> dict[str, Any]:
         """Why this depth now, and what would change it."""
-        return explanation.explain(self.loop.last, now_s=self.clock())
+        return explanation.explain(self.loop.last, self._standing(), now_s=self.clock())
+
+    def _standing(self) -> Standing:
+        """The order that stands now, beside the latest turn."""
+        last, now_unix_s = self.loop.last, self._wall_clock()
+        return standing(
+            last,
+            self._overrides.current(now_unix_s),
+            self._overrides.fleet(now_unix_s),
+            changed_unix_s=self._overrides.ended_unix_s(now_unix_s),
+            pin_ended=last is not None and last.observation.auto_orders != self._crash_pin.auto_orders,
+            age_s=max(0.0, self.clock() - last.now_s) if last else 0.0,
+            period_s=self.settings.loop.period_s,
+            after_restart=self._after_restart(now_unix_s),
+        )
+
+    def _after_restart(self, now_unix_s: float) -> dict[str, Any] | None:
+        """What a restart would put in force instead of what stands; `None`: the same."""
+        if self._durable():
+            return None
+        if unread := self._overrides.unread_on_disk:
+            return {"mode": None, "detail": f"not known: {unread}"}
+        now, after = self._overrides.current(now_unix_s), self._overrides.after_restart(now_unix_s)
+        if after is None and self._crash_pin.comes_back(now_unix_s):
+            return {"mode": str(Mode.OFF), "detail": "the pin to off after the engine's crash loop"}
+        if (now and now.given) == (after and after.given):
+            return None
+        return override_to_json(after) if after else {"mode": str(Mode.AUTO), "detail": in_words(None)}
+
+    def _durable(self) -> bool:
+        """Whether a restart would change nothing in what is ordered."""
+        now_unix_s = self._wall_clock()
+        if self.settings.store_path == MEMORY and self._overrides.current(now_unix_s) is None:
+            return True  # no older order can come back from there
+        return self._overrides.durable and not self._crash_pin.comes_back(now_unix_s)
 
     def policy(self) -> dict[str, Any]:
         """The policy in force, its parameters, its schedule, and the shadow."""
@@ -129,21 +177,13 @@ class Sidecar:
         }
 
     def override(self) -> dict[str, Any]:
-        """The order in force; mode `auto` when there is none.
+        """The order that stands; mode `auto` when there is none.
 
         `obstacle`: why the engine cannot be made to follow it now; null: nothing is in the way.
+        `unconfirmed`: why the engine is not known to follow it all the same; null: it was seen to.
         `limit`: than what it lets nothing go deeper, or shallower; null: it sets no limit.
         """
-        order = self._overrides.current(self._wall_clock())
-        if order is None:
-            kept_nowhere = self.settings.store_path == MEMORY  # no older order can come back from there
-            durable = kept_nowhere or self._overrides.durable
-            return {"mode": str(Mode.AUTO), "durable": durable, "obstacle": None}
-        return {
-            **override_to_json(order),
-            "durable": self._overrides.durable,
-            "obstacle": None if order.mode is Mode.AUTO else self.loop.out_of_reach(),
-        }
+        return {**order_to_json(self._standing(), self.loop.last), "durable": self._durable()}
 
     async def set_override(self, request: OverrideRequest) -> dict[str, Any]:
         """Put an order in force; raises `OverrideError` when it cannot be carried out.
@@ -167,18 +207,18 @@ class Sidecar:
             limit=self._in_force() if request.mode in (Mode.NO_DEEPER, Mode.NO_SHALLOWER) else None,
         )
         order = self._overrides.put(asked) or asked
-        replaced = override_to_json(before) if before else None
-        return {**await self._ordered(order), "replaced": replaced, "pin_ended": pin_ended}
+        replaced = self._replaced(before) if before else None
+        return {**await self._ordered(order, before), "replaced": replaced, "pin_ended": pin_ended}
 
     async def clear_override(self, reason: str, actor: str) -> dict[str, Any]:
         """End this pod's order, and a crash loop's pin; does nothing when there is neither."""
         pin_ended = self._end_pin()
-        nothing = self._overrides.pod(self._wall_clock()) is None and self._overrides.unread is None
-        if nothing and not pin_ended:
+        now = self._wall_clock()
+        before = self._overrides.pod(now)
+        if before is None and self._overrides.unread is None and not pin_ended:
             return self.override()
-        order = Override(Mode.AUTO, None, reason, actor, self._wall_clock(), None)
-        self._overrides.put(None)
-        return await self._ordered(order)
+        self._overrides.put(None, now)
+        return await self._ordered(Override(Mode.AUTO, None, reason, actor, now, None), before)
 
     def _in_force(self) -> Schedule | None:
         return self.loop.last.in_force if self.loop.last else None
@@ -190,12 +230,16 @@ class Sidecar:
             self._crash_pin.end()
         return pinned
 
-    async def _ordered(self, order: Override) -> dict[str, Any]:
-        """Write and log what is in force already; answered in time even if the disk does not."""
+    async def _ordered(self, order: Override, before: Override | None) -> dict[str, Any]:
+        """Write and log what stands instead of `before`; answered in time even if the disk does not."""
+        if before is not None and (before.scope != "pod" or self.loop.ever_in_force(before)):
+            before = None  # it was in force, or nobody gave it here
 
         def write() -> None:
             self._overrides.flush()
-            self._audit.append(order.set_unix_s, "override", str(order.mode), override_row(order))
+            self._crash_pin.record(None)
+            row = self._row(order, before)
+            self._audit.append(order.set_unix_s, "override", str(order.mode), row)
 
         thread = asyncio.get_running_loop().run_in_executor(self._thread, write)
         await asyncio.wait({thread}, timeout=WRITE_PATIENCE_S)
@@ -203,6 +247,21 @@ class Sidecar:
             thread.result()
         self.loop.wake()
         return self.override()
+
+    def _replaced(self, before: Override) -> dict[str, Any]:
+        return override_to_json(before) | {"was_in_force": self.loop.ever_in_force(before)}
+
+    def _row(self, order: Override, unmet: Override | None) -> dict[str, Any]:
+        """Of the decision log: with what a restart would do, and an order that it ended in vain."""
+        row, notes = override_row(order), []
+        if unmet is not None:
+            row["never_in_force"] = override_to_json(unmet)
+            notes.append(f"ends {in_words(unmet)}: {NEVER}")
+        if after := self._after_restart(self._wall_clock()):
+            row["after_restart"] = after
+            notes.append(f"not on disk, a restart of the sidecar would put in force: {after['detail']}")
+            log.warning("%s: %s", row["detail"], notes[-1])
+        return row | {"detail": "; ".join((row["detail"], *notes))}
 
     def _check(self, request: OverrideRequest) -> None:
         if self.settings.dry_run and request.mode is not Mode.AUTO:

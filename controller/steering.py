@@ -93,7 +93,7 @@ RENEWED_BY_S = 0.5
 """More left of a lease than there can be by so much: it was renewed."""
 
 
-def _whose(holder: str | None, own: str, *, renewed: bool) -> str | None:
+def _whose(holder: str | None, own: str, *, renewed: bool, left_s: float | None) -> str | None:
     """What is known of a foreign `holder`; whether it still runs is known only once it has `renewed`."""
     if holder == own:
         kin = "this sidecar's own name, but not its plan"
@@ -101,7 +101,9 @@ def _whose(holder: str | None, own: str, *, renewed: bool) -> str | None:
         kin = "by its name a sidecar of this host"
     else:
         kin = ""
-    runs = "it runs: it has renewed its lease" if renewed else "it ends by itself unless it is renewed"
+    within = "" if left_s is None else f" in {left_s:.0f} s"
+    runs = f"it ends by itself{within} unless it is renewed"
+    runs = "it runs: it has renewed its lease" if renewed else runs
     return f"{kin}; {runs}" if kin else runs
 
 
@@ -210,7 +212,7 @@ class Steering:
             could_be_s = before.lease_left_s - (now_s - before.lease_left_at_s)
             self._renews = self._renews or left_s > could_be_s + RENEWED_BY_S
         self._foreign_sequence = control.sequence
-        return _whose(holder, self._params.holder, renewed=self._renews)
+        return _whose(holder, self._params.holder, renewed=self._renews, left_s=left_s)
 
     def _in_force(self, control: ControlState) -> bool:
         """Whether the engine follows the wanted plan: it has the sequence number that carried it."""

@@ -166,6 +166,11 @@ class Store:
         return str(self.path) != ":memory:"
 
     @property
+    def holds_file(self) -> bool:
+        """Whether its orders are those of a file: its own, or the one that it is filled with."""
+        return self.durable or self.copy_of is not None
+
+    @property
     def displaced(self) -> bool:
         """Whether another file, or none, is at `path` by now: what is written then outlives nothing."""
         if self._inode is None:

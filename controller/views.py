@@ -2,52 +2,67 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
-from controller.conditions import ActiveCondition
-from controller.effect import Effect
+from controller.conditions import ActiveCondition, Condition
+from controller.effect import NO_STEP, Effect
 from controller.link import Link
 from controller.loop import TickResult, out_of_reach
-from controller.overrides import Override
+from controller.overrides import Override, in_words
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
+from controller.standing import WHY_LATE, Standing, is_late, order_to_json
 from controller.wording import GUARDS, REASONS
-from policies.types import Arm, Decision, Forecast, Mode, Observation
+from policies.types import Arm, Decision, Forecast, Observation
 
-LATE_PERIODS, LATE_S = 3, 3.0
-"""A turn older than so many periods, and so many seconds, was the last before something hung."""
-WHY_LATE = "the engine is slow to answer, or turns fail: see the sidecar's log"
+NOT_LOOKED_AT = "not yet looked at: the order is newer than the latest turn"
 
 
-def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run: bool) -> dict[str, Any]:
-    """The whole state on one page; ages, and what is left of the lease, are as of `now_s`."""
+def status(
+    result: TickResult | None,
+    now: Standing,
+    *,
+    now_s: float,
+    now_unix_s: float,
+    period_s: float,
+    dry_run: bool,
+) -> dict[str, Any]:
+    """The whole state on one page; ages, and what is left of the lease, are as of `now_s`.
+
+    Mode, since when, the order and what undoes it are of `now`; the rest is of the turn `result`.
+    """
     if result is None:
-        return {"mode": str(Mode.AUTO), "headline": "starting: no turn is done yet", "conditions": []}
-    override, steered = result.override, result.steered
-    obstacle = out_of_reach(result.link, steered)
+        detail = f"; ordered: {in_words(now.order)}" if now.order else ""
+        return {
+            "mode": str(now.mode),
+            "headline": f"starting: no turn is done yet{detail}",
+            "conditions": [],
+            "type": [way_out(now.order)] if now.order else [],
+        }
+    steered = result.steered
     age_s = max(0.0, now_s - result.now_s)
-    late = age_s > max(LATE_PERIODS * period_s, LATE_S)
+    late = is_late(age_s, period_s)
     aged = f"{age_s:.0f} s ago: " if late else ""
     return {
-        "headline": aged + headline(result, dry_run=dry_run),
-        "mode": str(override.mode if override else Mode.AUTO),
-        "mode_since_unix_s": result.mode_since_unix_s,
-        "why": result.decision.detail if obstacle is None else f"nothing is put in force: {obstacle}",
-        "type": advice(result, dry_run=dry_run, late=late),
+        "headline": _kept(now) + aged + headline(result, dry_run=dry_run),
+        "mode": str(now.mode),
+        "mode_since_unix_s": now.since_unix_s,
+        "why": _why(result, now),
+        "type": advice(result, now, dry_run=dry_run, late=late),
         "dry_run": dry_run,
-        "override": _order(result, override, obstacle) if override else None,
-        "fleet_override": override_to_json(result.fleet_override) if result.fleet_override else None,
+        "override": _order(result, now) if now.order else None,
+        "unconfirmed": now.unconfirmed,
+        "after_restart": now.after_restart,
+        "fleet_override": override_to_json(now.fleet) if now.fleet else None,
         "guard": guard(result.decision),
         "decision": decision_to_json(result.decision),
-        "effect": {
-            "state": str(result.effect.effect),
-            "for_s": max(0.0, now_s - result.effect.since_s),
-            "detail": result.effect.detail,
-        },
+        "effect": _effect(result, now, now_s=now_s, now_unix_s=now_unix_s),
         "load": load(result.observation, now_s),
         "depth": {
             "in_force": schedule_or_none(result.in_force),
             "wanted": schedule_or_none(steered.wanted.schedule if steered.wanted else None),
             "in_use": arm_to_json(result.observation.in_use) if result.observation.in_use else None,
+            "in_use_before": _in_use_before(result, now),
             "probing": _probing(result),
             "built": [arm_to_json(arm) for arm in result.observation.built],
         },
@@ -70,14 +85,58 @@ def status(result: TickResult | None, *, now_s: float, period_s: float, dry_run:
     }
 
 
-def _order(result: TickResult, order: Override, obstacle: str | None) -> dict[str, Any]:
-    """`resumed`: it dates from before a restart, or was covered by another; in force since the mode is."""
-    return {**override_to_json(order), "obstacle": obstacle, "resumed": result.resumed}
+def _order(result: TickResult, now: Standing) -> dict[str, Any]:
+    """`resumed`: it dates from before a restart, or was covered by another."""
+    return {**order_to_json(now, result), "resumed": now.taken_up and result.resumed}
+
+
+def _kept(now: Standing) -> str:
+    """What stands ordered, where the turn that is shown does not know of it or of what came of it."""
+    if now.unconfirmed is None or (now.order is None and now.taken_up):
+        return ""
+    return f"ordered, not confirmed: {in_words(now.order)}; "
+
+
+def _why(result: TickResult, now: Standing) -> str:
+    if now.obstacle is not None:
+        return f"nothing is put in force: {now.obstacle}"
+    if now.unconfirmed is not None:
+        before = "" if now.taken_up else "; before it: "
+        return f"not confirmed: {now.unconfirmed}{before or '; '}{result.decision.detail}"
+    away = out_of_reach(result.link, result.steered)
+    return result.decision.detail if away is None else f"nothing is put in force: {away}"
+
+
+def _effect(result: TickResult, now: Standing, *, now_s: float, now_unix_s: float) -> dict[str, Any]:
+    """Of what is ordered: the effect of a plan before it says nothing of it."""
+    if not now.taken_up:
+        for_s = max(0.0, now_unix_s - now.since_unix_s)
+        return {"state": str(Effect.PENDING), "for_s": for_s, "detail": NOT_LOOKED_AT}
+    effect = result.effect
+    return {
+        "state": str(effect.effect),
+        "for_s": max(0.0, now_s - effect.since_s),
+        "detail": effect.detail,
+    }
+
+
+def _in_use_before(result: TickResult, now: Standing) -> bool:
+    """Whether the latest step that was seen was launched before what is wanted now could show in it."""
+    effect = result.effect
+    return not now.taken_up or effect.effect is Effect.PENDING or effect.detail == NO_STEP
 
 
 def way_out(order: Override) -> str:
     """What to type to be rid of `order` on this pod."""
     return "specgov override fleet" if order.suspends else "specgov override auto"
+
+
+def given_again(order: Override | None) -> str:
+    """What to type to have the same order once more."""
+    if order is None or order.scope != "pod":
+        return "specgov override fleet"
+    depth = "" if order.depth is None else f" --depth {order.depth}"
+    return f"specgov override {order.mode}{depth} --reason {shlex.quote(order.reason)}"
 
 
 def headline(result: TickResult, *, dry_run: bool) -> str:
@@ -124,14 +183,17 @@ def _probing(result: TickResult) -> bool:
     return wanted.probe.arm == arm != result.in_force.arm_for(batch_size)
 
 
-def advice(result: TickResult, *, dry_run: bool, late: bool) -> list[str]:
+def advice(result: TickResult, now: Standing, *, dry_run: bool, late: bool) -> list[str]:
     """What to type next: what mends a condition, or how to take over and hand back; nothing twice."""
     asks = ["specgov preflight"] if late else []  # it asks the engine itself, which the loop does not hear
     mends = dict.fromkeys([*asks, *(active.remedy for active in result.conditions if active.remedy)])
     if dry_run:  # an override is refused there
         return [*mends, "specgov explain"]
-    if result.override is not None:
-        return list(dict.fromkeys([*mends, way_out(result.override)]))
+    degraded = any(active.condition is Condition.STORE_DEGRADED for active in result.conditions)
+    if now.after_restart is not None and degraded:  # else it was set up so that nothing is kept
+        mends[f"once the sidecar has restarted: {given_again(now.order)}"] = None
+    if now.order is not None:
+        return list(dict.fromkeys([*mends, way_out(now.order)]))
     return [*mends, 'specgov override off --ttl 30m --reason "WHY"']
 
 

@@ -37,6 +37,7 @@ from controller.overrides import Overrides
 from controller.page import add_knowledge, add_page, add_records
 from controller.recorders import DecisionRecorder
 from controller.recording import RecordQueue
+from controller.release_command import release_command
 from controller.scraper import Scraper
 from controller.settings import EngineSettings, Settings
 from controller.shadow_recorder import ShadowRecorder
@@ -194,6 +195,7 @@ def assemble(
             keeper.problem or overrides.problem or crash_pin.problem or audit.problem or records.problem
         ),
         token_problem=lambda: token.problem or read_token.problem,
+        release=lambda holder: release_command(settings.engine, holder),
         clock=clock,
         wall_clock=wall_clock,
     )

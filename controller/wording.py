@@ -143,6 +143,8 @@ def numbers(evidence: Mapping[str, Any]) -> list[str]:
 
 
 def _expected(arm: Mapping[str, Any]) -> str:
+    if arm["predicted_tok_s"] is None:
+        return f"depth {arm['arm']}: not measured yet"
     rate = f"{arm['predicted_tok_s']:.0f} ± {arm['se_tok_s']:.0f} tok/s while decoding"
     return f"depth {arm['arm']}: {rate}, {arm['tokens_per_step']:.2f} tokens per request and step"
 

@@ -37,6 +37,14 @@ def explain(outlook: Outlook, models: Models, chosen: Indices, batch: float) -> 
 
 
 def _arm(outlook: Outlook, g: int, a: int, batch: float) -> dict[str, Any]:
+    """All `None` but its name before it was ever timed: what a prior says is nobody's measurement."""
+    if not outlook.known[a]:
+        return {
+            "arm": str(outlook.arms[a]),
+            "predicted_tok_s": None,
+            "se_tok_s": None,
+            "tokens_per_step": None,
+        }
     rate = batch * math.exp(float(outlook.log_rate[g, a]))
     return {
         "arm": str(outlook.arms[a]),
@@ -64,17 +72,22 @@ def describe(evidence: dict[str, Any], batch: float, changed: bool) -> str:
     """
     chosen, other = evidence["chosen"], evidence["runner_up"]
     verb = "chosen" if changed else "kept"
-    text = f"depth {chosen['arm']} {verb} at batch size {batch:g}: {_rate(chosen)} while decoding"
+    text = f"depth {chosen['arm']} {verb} at batch size {batch:g}: {_rate(chosen)}"
+    text += "" if chosen["predicted_tok_s"] is None else " while decoding"
     if other is not None:
-        ahead = other["predicted_tok_s"] > chosen["predicted_tok_s"]
+        ahead = other["predicted_tok_s"] > (chosen["predicted_tok_s"] or 0.0)
         rests = other["arm"] in evidence["resting_arms"]
         rank = "may be better, not surely" if ahead else "is second best"
         rank = "rests after it failed" if rests else rank
         text += f"; depth {other['arm']} {rank}: {_rate(other)}"
-    if evidence["unknown_arms"]:
-        text += f"; not measured yet: depth {', '.join(evidence['unknown_arms'])}"
+    unknown = [arm for arm in evidence["unknown_arms"] if arm != chosen["arm"]]
+    if unknown:
+        nor = ", nor is" if chosen["predicted_tok_s"] is None and other is None else "; not measured yet:"
+        text += f"{nor} depth {', '.join(unknown)}"
     return text
 
 
 def _rate(arm: dict[str, Any]) -> str:
+    if arm["predicted_tok_s"] is None:
+        return "not measured yet"
     return f"{arm['predicted_tok_s']:.0f} +- {arm['se_tok_s']:.0f} tok/s"

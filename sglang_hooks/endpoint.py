@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
 
 from sglang_hooks.control_plane import ControlError, ControlPlane
 from sglang_hooks.schedule import InvalidPlanError
 
+log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 64 * 1024
 
 Mark = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -33,11 +36,15 @@ def add_routes(app: FastAPI, plane: ControlPlane, *, mark_read: Mark, mark_write
         return await _answer(get)
 
     @mark_write
-    async def put_speculation(request: Request) -> JSONResponse:
+    async def put_speculation(request: Request) -> Response:
         async def put() -> tuple[int, dict[str, Any]]:
             return await plane.put(parse_json(await read_body(request)))
 
-        return await _answer(put)
+        try:
+            return await _answer(put)
+        except ClientDisconnect:
+            log.debug("PUT /speculation: the client went away before its body was there")
+            return Response(status_code=499)  # nobody reads it; what nginx calls this
 
     @mark_write
     async def delete_speculation(holder: str | None = None) -> JSONResponse:

@@ -26,6 +26,7 @@ GEARS = ("on", "warm", "cold", "frozen")
 that live through it draft badly until they end.  `frozen`: as `cold`, and the draft prefill of new
 requests is skipped too.
 """
+GEAR_RULE = "must be warm, cold or frozen at depth 0 and is left out at depth > 0"
 
 MAX_ROWS = 64
 MAX_BATCH_SIZE = 1 << 20
@@ -155,11 +156,8 @@ def check_arm(at: str, depth: int, gear: str) -> None:
     """Raise `InvalidPlanError` unless `gear` goes with `depth` (`on` exactly when depth > 0)."""
     if depth < 0:
         raise InvalidPlanError(f"{at}.depth", "must be >= 0", depth)
-    if gear not in GEARS:
-        raise InvalidPlanError(f"{at}.gear", f"must be one of {', '.join(GEARS)}", gear)
-    if (depth > 0) != (gear == "on"):
-        rule = "must be warm, cold or frozen at depth 0 and is left out at depth > 0"
-        raise InvalidPlanError(f"{at}.gear", rule, gear)
+    if gear not in GEARS or (depth > 0) != (gear == "on"):
+        raise InvalidPlanError(f"{at}.gear", GEAR_RULE, gear)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +321,7 @@ def _parse_probe(probe: object) -> Probe:
 def _gear(at: str, fields: Mapping[str, object], depth: int) -> str:
     gear = fields.get("gear", "on" if depth > 0 else "warm")
     if not isinstance(gear, str):
-        raise InvalidPlanError(f"{at}.gear", f"must be one of {', '.join(GEARS)}", gear)
+        raise InvalidPlanError(f"{at}.gear", GEAR_RULE, gear)
     return gear
 
 

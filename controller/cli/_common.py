@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 from controller.errors import BadRequestError, SidecarError
+from controller.order_rules import AGENT
 
 out, err = Console(highlight=False), Console(stderr=True, highlight=False)
 
@@ -28,7 +29,7 @@ TokenFile = Annotated[
     Path | None, typer.Option("--token-file", envvar="SPECGOV_TOKEN_FILE", help="File with the API's token.")
 ]
 DEFAULT_URL = "http://127.0.0.1:9470"
-TRIES, RETRY_S = 4, 0.5
+TRIES, RETRY_S = 10, 0.5
 COMMAND = re.compile(r"specgov (?:override [a-z_]+|status|explain|decisions)\b")
 """One that asks a sidecar, up to where its options may stand."""
 MEANWHILE = (
@@ -141,7 +142,8 @@ def _headers(token_file: Path | None) -> dict[str, str]:
         except OSError as error:
             rule = "--token-file must be a readable file"
             raise BadRequestError(f"{rule}, got {token_file}: {error.strerror}") from None
-    return {"authorization": f"Bearer {token}"} if token else {}
+    agent = {"user-agent": AGENT}
+    return agent | {"authorization": f"Bearer {token}"} if token else agent
 
 
 def me() -> str:

@@ -26,8 +26,8 @@ from controller.cli._common import (
     show_json,
 )
 from controller.cli._exit import attend
-from controller.errors import BadRequestError
-from controller.order_rules import MAX_DEPTH, MAX_TTL_S
+from controller.errors import BadRequestError, SidecarError
+from controller.order_rules import MAX_DEPTH, MAX_TTL_S, MIN_TTL_S
 
 
 class Kind(StrEnum):
@@ -44,6 +44,8 @@ ALL = 0.995
 """A share of the tokens above which it is not said."""
 FEW = 0.01
 """A share of the tokens below which nothing can be said: after a restart there is hardly anything yet."""
+CONFIRM_WITHIN_S, ASK_AGAIN_S = 5.0, 0.25
+"""How long, and how often, `override` asks whether the engine follows; a turn a second is the default."""
 MODES = ("off", "on", "native", "no_deeper", "no_shallower", "auto", "fleet")
 
 
@@ -67,8 +69,9 @@ def status(*, url: Url = DEFAULT_URL, token_file: TokenFile = None, as_json: Jso
 
 
 def needs_attention(state: dict[str, Any]) -> bool:
-    """Whether a condition holds that nobody asked for."""
-    return any(active["attention"] for active in state["conditions"])
+    """Whether a condition holds that nobody asked for, or nothing is known of what holds by now."""
+    late = (state.get("turn") or {}).get("late", False)
+    return late or any(active["attention"] for active in state["conditions"])
 
 
 def _print_status(state: dict[str, Any], address: Callable[[str], str]) -> None:
@@ -77,6 +80,8 @@ def _print_status(state: dict[str, Any], address: Callable[[str], str]) -> None:
     if turn is not None and turn["late"]:
         out.print(Text(late_turn(turn), "yellow"), soft_wrap=True)
     if "load" not in state:
+        for line in state["type"]:
+            out.print(Text(f"  {address(line)}", "cyan"), soft_wrap=True)
         return
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, text in _status_lines(state):
@@ -109,14 +114,31 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
         ("engine", f"{engine['link']}: {engine['detail']}"),
     ]
     if override is not None:
-        kept = "" if override["obstacle"] is None else "; kept, not in force"
+        kept = _how_far(override)
         limit = f"; {override['limit']}" if override["limit"] else ""
         suspends = f"; suspends the fleet's {override['suspends']}" if override["suspends"] else ""
         lines.insert(1, ("override", f"{override['detail']}, {_until(override)}{limit}{suspends}{kept}"))
-        if override["resumed"]:
-            given, again = _clock(override["set_unix_s"]), _clock(state["mode_since_unix_s"])
-            lines.insert(2, ("given", f"{given} {_zone()}; in force again, without a break, since {again}"))
+        if override["resumed"] or override["gap_unix_s"]:
+            lines.insert(2, ("given", _given(override)))
+    if state["after_restart"]:
+        lines.insert(2, ("on disk", f"not this: a restart puts in force: {state['after_restart']['detail']}"))
     return lines
+
+
+def _how_far(order: dict[str, Any]) -> str:
+    if order["obstacle"] is not None:
+        return "; kept, not in force"
+    return "; kept, not confirmed" if order["unconfirmed"] is not None else ""
+
+
+def _given(order: dict[str, Any]) -> str:
+    """When, and since when it is in force: what lies between is said only where it is known."""
+    since, gap = order["in_force_since_unix_s"], order["gap_unix_s"]
+    now = "not in force" if since is None else f"in force since {_clock(since)}"
+    before = (
+        f"not from {_clock(gap[0])} to {_clock(gap[1])}" if gap else "whether before that is not known here"
+    )
+    return f"{_clock(order['set_unix_s'])} {_zone()}; {now}, {before}"
 
 
 def _until(order: dict[str, Any]) -> str:
@@ -152,7 +174,8 @@ def override(
 ) -> None:
     """Take over, or hand back: off | on | native | no_deeper | no_shallower | auto | fleet.
 
-    Exit code 3 when the order is kept, but the engine cannot be made to follow it now.
+    Exit code 3 when the order is kept, but the engine cannot be made to follow it now, or was not seen to
+    within 5 s.
     """
     if mode not in MODES:
         raise BadRequestError(f"MODE must be one of {', '.join(MODES)}, got {mode!r}")
@@ -170,20 +193,41 @@ def override(
         ttl_s = None if ttl is None else _ttl_s(ttl)
         body = {"mode": mode, "depth": depth, "ttl_s": ttl_s, **who}
         order = call("PUT", url, "/v1/override", token_file, json=body)
+    order = _confirmed(order, lambda: call("GET", url, "/v1/override", token_file))
     if as_json:
         show_json(order)
     else:
         for line in _order_lines(order, mode):
             out.print(addressed(line, url, token_file), markup=False, soft_wrap=True)
-    if order["obstacle"] is not None:
+    if order["obstacle"] is not None or order.get("unconfirmed") is not None:
         attend()
+
+
+def _confirmed(order: dict[str, Any], look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """`order` as it is once the engine is seen to follow it, or cannot, or `CONFIRM_WITHIN_S` is over.
+
+    That it was taken is not that it is in force.
+    """
+    ends_s = time.monotonic() + CONFIRM_WITHIN_S
+    while order.get("unconfirmed") and order["obstacle"] is None and time.monotonic() < ends_s:
+        time.sleep(ASK_AGAIN_S)
+        try:
+            now = look()
+        except SidecarError as error:
+            return order | {"unconfirmed": f"{order['unconfirmed']}; then: {error}"}
+        if any(now.get(name) != order.get(name) for name in ("mode", "set_unix_s")):
+            detail = now.get("detail", "no order: the policy decides")
+            return order | {"unconfirmed": f"by now something else stands: {detail}"}
+        order = order | now
+    return order
 
 
 def _ttl_s(text: str) -> float:
     """Seconds of `--ttl`, within the rule of the API."""
     ttl_s = duration_s("--ttl", text)
-    if not 0 < ttl_s <= MAX_TTL_S:
-        raise BadRequestError(f"--ttl must be above 0 and at most {MAX_TTL_S / 86_400:.0f}d, got {text!r}")
+    if not MIN_TTL_S <= ttl_s <= MAX_TTL_S:
+        rule = f"--ttl must be at least {MIN_TTL_S:.0f}s and at most {MAX_TTL_S / 86_400:.0f}d"
+        raise BadRequestError(f"{rule}, got {text!r}")
     return ttl_s
 
 
@@ -196,19 +240,40 @@ def _order_lines(order: dict[str, Any], asked: str) -> Iterator[str]:
         )
         yield f"{asked}: {nothing}"
         return
-    yield from _in_force(order)
+    first, *more = _in_force(order)
+    doubt = order["obstacle"] is not None or order.get("unconfirmed") is not None
+    yield f"kept: {first}" if doubt else first
+    yield from more
     if pin_ended:
         yield "ended: the pin to off after the engine's crash loop; restarts are counted from nothing"
     ended = asked in ("auto", "fleet") and not suspends
     if replaced is not None and not (suspends and replaced["scope"] == "fleet"):
-        yield f"{'ended' if ended else 'replaced'}: {replaced['detail']}"
+        never = "" if replaced.get("was_in_force", True) else ", which was never seen in force"
+        yield f"{'ended' if ended else 'replaced'}: {replaced['detail']}{never}"
+    yield from _not_in_force(order)
+    if order.get("after_restart"):
+        yield from _not_on_disk(order, asked)
+    elif not order["durable"]:
+        yield "not on disk yet"
+
+
+def _not_in_force(order: dict[str, Any]) -> Iterator[str]:
     if order["obstacle"] is not None:
         yield f"kept, but not in force: {order['obstacle']}"
+        if order.get("remedy"):
+            yield f"to mend it: {order['remedy']}"
         yield "it comes into force by itself once that is mended; see specgov status"
-    if not order["durable"] and ended:
-        yield "not on disk yet: the order that was ended may come back if the sidecar restarts now"
-    elif not order["durable"]:
-        yield "not on disk: it is gone if the sidecar restarts"
+    elif order.get("unconfirmed") is not None:
+        yield f"kept, not confirmed: {order['unconfirmed']}"
+        yield "whether it is in force by now: specgov status"
+
+
+def _not_on_disk(order: dict[str, Any], asked: str) -> Iterator[str]:
+    """What comes back, and what keeps it away: a disk that can be written, or the same order again."""
+    yield f"not on disk: if the sidecar restarts now, in force is: {order['after_restart']['detail']}"
+    depth = "" if order.get("depth") is None else f" --depth {order['depth']}"
+    again = f"specgov override {asked}{depth} --reason ..."
+    yield f"a disk that cannot be written is named by specgov status; once it has restarted: {again}"
 
 
 def _in_force(order: dict[str, Any]) -> Iterator[str]:
@@ -333,6 +398,8 @@ def _in_use(depth: dict[str, Any], *, away: bool) -> str:
     arm = _arm(depth["in_use"])
     if away:
         return "not known" if depth["in_use"] is None else f"not known; when it last answered: {arm}"
+    if depth["in_use_before"] and depth["in_use"] is not None:
+        return f"{arm} at the latest step that was seen; none since what is wanted now"
     return arm + (", a short probe" if depth["probing"] else "")
 
 

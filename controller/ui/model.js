@@ -26,6 +26,7 @@ export function glance(status) {
   if (status.engine.link !== "ready") return { title: "Not in control", colour: "var(--bad-ink)", arm: null };
   if (status.lease.state === "foreign") return { title: "Another lease holder is in control", colour: "var(--bad-ink)", arm: null };
   if (status.dry_run) return { title: "Dry run: SGLang decides", colour: "var(--native)", arm: null };
+  if (status.override && status.unconfirmed) return { title: `Ordered, not confirmed: ${spaced(status.mode)}`, colour: "var(--bad-ink)", arm: null };
   if (!status.depth.wanted) return { title: "SGLang decides", colour: "var(--native)", arm: null };
   if (!inUse) return { title: "Governed, not yet seen at work", colour: "var(--off)", arm: null };
   const title = inUse.depth > 0 ? `Speculating at depth ${inUse.depth}` : "Speculation is off";
@@ -61,10 +62,13 @@ function ordered(status) {
   return { authority: `${where}: ${name}`, note: `By ${who} ${since(status)}, ${until}: “${override.reason}”.${other}` };
 }
 
-/** An order that outlived a restart was not in force all the while. */
-function since({ override, mode_since_unix_s: again }) {
+/** When it was given and since when it is in force; what lies between is said only where it is known. */
+function since({ override }) {
   const given = clock(override.set_unix_s);
-  return override.resumed ? `at ${given}, in force again since ${clock(again)}` : `since ${given}`;
+  const { resumed, gap_unix_s: gap, in_force_since_unix_s: force } = override;
+  if (!resumed && !gap) return `since ${given}`;
+  const before = gap ? `, not from ${clock(gap[0])} to ${clock(gap[1])}` : "";
+  return `at ${given}, ${force ? `in force since ${clock(force)}` : "not in force"}${before}`;
 }
 
 function ends(override) {
@@ -104,7 +108,7 @@ function warnings(status) {
 function inForce(override) {
   if (!override) return "none in force";
   const order = `${override.scope === "fleet" ? "fleet: " : ""}${spaced(override.mode)}`;
-  return `${order} is ${override.obstacle ? "kept, not in force" : "in force"}`;
+  return `${order} is ${override.obstacle ? "kept, not in force" : override.unconfirmed ? "kept, not confirmed" : "in force"}`;
 }
 
 export function statusView(status, samples, benefit) {

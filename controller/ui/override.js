@@ -36,7 +36,7 @@ export class OverrideForm {
     const body = { mode, reason: reason.trim(), actor: "status page" };
     if (mode === "on" && depth) body.depth = Number(depth);
     if (ttl) body.ttl_s = Number(ttl);
-    this.#send("PUT", body, `Override given: ${mode.replaceAll("_", " ")}.`);
+    this.#send("PUT", body, `Override taken: ${mode.replaceAll("_", " ")}. Whether it is in force stands above.`);
   }
 
   async #send(method, body, done) {

@@ -160,3 +160,28 @@ async def test_plans_that_race_come_out_in_order(server):
     assert accepted
     assert {answer.status_code for answer in answers} <= {200, 409}
     assert server.engine.depths_at(1) == [accepted[-1] % 4] * 2
+
+
+async def test_a_client_that_goes_away_during_a_put_is_not_answered_and_leaves_no_traceback(server, caplog):
+    """Nothing is done and SGLang's log has no line of it, but at debug."""
+    sent = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+    scope = {"type": "http", "method": "PUT", "path": "/speculation", "query_string": b"", "headers": []}
+
+    async def receive():
+        return next(sent)
+
+    async def send(_message):
+        pass
+
+    await server.app(scope, receive, send)
+    assert not [record for record in caplog.records if record.levelname in ("INFO", "WARNING", "ERROR")]
+    assert (await server.state())["state"] == "native"
+
+
+@pytest.mark.parametrize(("depth", "gear"), [(0, "on"), (0, "idle"), (0, 7), (2, "warm")])
+async def test_a_gear_that_does_not_go_is_refused_with_those_that_may_be_asked_for(server, depth, gear):
+    """`on` is what depth above 0 means, and is asked of nobody."""
+    answer = await server.put(plan(schedule=[{"min_batch_size": 1, "depth": depth, "gear": gear}]))
+    assert answer.status_code == 422
+    rule = "schedule[0].gear must be warm, cold or frozen at depth 0 and is left out at depth > 0, got"
+    assert answer.json()["error"]["message"] == f"{rule} {gear!r}"

@@ -231,7 +231,7 @@ def test_auto_takes_one_pod_out_of_an_order_of_the_fleet(tmp_path):
     write(file, OFF)
     overrides.set(order("auto", at=1.0))
     assert in_force(overrides, 2.0) == ("auto", "pod")
-    overrides.clear()
+    overrides.clear(100.0)
     assert in_force(overrides, 3.0) == ("off", "fleet")
 
 

@@ -121,7 +121,7 @@ async def test_a_sidecar_started_twice_says_what_is_known_of_the_other(make):
     await second.tick()
     kin = f"{first.engine.holder} holds the lease (by its name a sidecar of this host"
     held = second.loop.last.steered.held_elsewhere
-    assert held == f"{kin}; it ends by itself unless it is renewed)"
+    assert held == f"{kin}; it ends by itself in 14 s unless it is renewed)"
     status = second.assembly.sidecar.status()
     assert status["headline"] == f"not controlled by this sidecar: {held}"
     messages = {each["condition"]: each["message"] for each in status["conditions"]}

@@ -26,7 +26,7 @@ def test_the_rules_of_an_order_stand_in_the_reference():
     """Its limits are known before they are met."""
     page = reference.pages()["api.md"]
     assert "| `depth` | integer, at least 1, at most 64 |" in page
-    assert "| `ttl_s` | number, above 0, at most 2592000 |" in page
+    assert "| `ttl_s` | number, at least 1, at most 2592000 |" in page
     assert "at least 1 character, at most 400 characters, one line, no control characters |" in page
     assert page.count("| `reason` | string, at most 400 characters") == 1, "the parameter of DELETE"
 

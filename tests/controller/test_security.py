@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from controller import health_check, serving, wiring
 from controller.cli import make_app
+from controller.cli._common import _headers
 from controller.errors import SettingsError
 from controller.settings import ApiSettings, load
 from controller.tls import server_tls
@@ -127,6 +128,39 @@ async def test_a_flood_of_reads_leaves_room_for_the_order_to_turn_off(make):
     bench.clock.now_s += 1
     assert [(await bench.api.put("/v1/override", json=body)).status_code for _ in range(3)][-1] == 429
     assert (await bench.api.get("/v1/status")).status_code == 200
+
+
+async def test_a_flood_of_reads_leaves_room_for_whoever_types_status(make):
+    """A dashboard that runs away on this machine, and `specgov status` beside it; both are bounded."""
+    bench = await make(api__max_requests_per_s=2)
+    assert [(await bench.api.get("/v1/status")).status_code for _ in range(5)][-1] == 429
+    command = _headers(None)
+    asked = [(await bench.api.get("/v1/status", headers=command)).status_code for _ in range(5)]
+    assert asked == [200] * 4 + [429]
+
+
+async def test_a_client_that_goes_away_leaves_no_trace_in_the_log(make, caplog):
+    """Its order is not done, and no traceback is written for it."""
+    bench = await make()
+    sent = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+    scope = {
+        "type": "http",
+        "method": "PUT",
+        "path": "/v1/override",
+        "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1),
+    }
+
+    async def receive():
+        return next(sent)
+
+    async def send(_message):
+        pass
+
+    await bench.assembly.app(scope, receive, send)
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert (await bench.api.get("/v1/override")).json()["mode"] == "auto"
 
 
 async def test_strangers_cannot_use_up_what_the_holder_of_the_token_may_do(make, tmp_path):

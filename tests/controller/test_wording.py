@@ -71,6 +71,10 @@ def test_the_numbers_of_the_default_policy_are_sentences_with_units():
     ("evidence", "lines"),
     [
         ({}, []),
+        (
+            {"chosen": {"arm": "4", "predicted_tok_s": None, "se_tok_s": None, "tokens_per_step": None}},
+            ["expected of depth 4: not measured yet"],
+        ),
         ({"runner_up": None, "unknown_arms": []}, ["no other depth is measured yet"]),
         ({"resting_arms": ["1", "2"]}, ["at rest here after it failed: depth 1, 2"]),
         (
@@ -208,6 +212,15 @@ def test_a_probe_in_use_is_called_one(probe, in_use, said):
     )
     assert views._using(turn) == said
     assert views._probing(turn) is ("probe" in said)
+
+
+def test_what_nobody_measured_has_no_rate():
+    """Idle since it started: a prior is no figure."""
+    arm = {"arm": "4", "predicted_tok_s": None, "se_tok_s": None, "tokens_per_step": None}
+    evidence = {"chosen": arm, "runner_up": None, "resting_arms": [], "unknown_arms": ["0 warm", "4"]}
+    assert describe(evidence, 1, False) == (
+        "depth 4 kept at batch size 1: not measured yet, nor is depth 0 warm"
+    )
 
 
 def test_a_choice_that_a_guard_holds_back_does_not_read_as_a_change():

@@ -232,7 +232,8 @@ async def test_of_an_order_that_outlived_a_restart_nothing_is_claimed_for_before
     assert status["mode_since_unix_s"] == 1_800_001_001.0
     assert status["override"]["resumed"] is True
     explained = (await t.bench.api.get("/v1/explain")).json()["because"]
-    assert "order: given at 2027-01-15 08:15:00 UTC, in force again since 08:16:41" in explained
+    force = "in force since 2027-01-15 08:16:41, whether before that is not known here"
+    assert f"order: given at 2027-01-15 08:15:00 UTC, {force}" in explained
     assert [row.reason for row in t.bench.assembly.sidecar.decisions(kind="override")] == ["resumed"]
     await t.order(mode="native")
     await t.run(2)
@@ -357,6 +358,79 @@ async def test_a_full_disk_is_said_and_written_when_there_is_room(trial):
     assert (await t.bench.api.get("/v1/override")).json()["durable"] is True
 
 
+@pytest.mark.parametrize(("before", "incident"), [("off", "native"), ("native", "off")])
+async def test_an_order_that_replaces_one_on_a_full_disk_names_the_one_that_a_restart_brings_back(
+    trial, before, incident
+):
+    """Not "gone": the older one comes back.  Answer, status, explain, condition and log say which."""
+    t = await trial()
+    await t.order(mode=before, actor="root")
+    await t.run(1)
+    db = t.bench.assembly.keeper.store._db
+    db.execute("PRAGMA query_only=1")
+    answer = await t.order(mode=incident, actor="jo")
+    older = f"{before} by root: incident 7"
+    assert (answer["durable"], answer["after_restart"]["detail"]) == (False, older)
+    assert "store_degraded" in await t.run(1)
+    status = (await t.bench.api.get("/v1/status")).json()
+    assert status["after_restart"]["detail"] == older
+    assert (
+        f"once the sidecar has restarted: specgov override {incident} --reason 'incident 7'" in status["type"]
+    )
+    message = next(c["message"] for c in status["conditions"] if c["condition"] == "store_degraded")
+    assert message.endswith(f"; a restart of the sidecar now would put in force: {older}")
+    because = (await t.bench.api.get("/v1/explain")).json()["because"]
+    assert f"not on disk: a restart of the sidecar would put in force: {older}" in because
+    row = t.bench.assembly.sidecar.decisions(kind="override")[0]
+    assert row.body["detail"] == (
+        f"{incident} by jo: incident 7; not on disk, a restart of the sidecar would put in force: {older}"
+    )
+    again = Overrides(t.bench.assembly.keeper.store)
+    assert again.current(t.bench.clock.wall()).mode == before, "what is said is what a restart does"
+    db.execute("PRAGMA query_only=0")
+    assert await t.run(2) == set()
+    after = (await t.bench.api.get("/v1/override")).json()
+    assert (after["durable"], after["after_restart"]) == (True, None)
+
+
+async def test_the_first_order_on_a_full_disk_is_gone_after_a_restart_and_one_that_is_over_does_not_come(
+    trial,
+):
+    """No older one, or one whose time is up: the policy decides."""
+    t = await trial()
+    await t.order(mode="off", ttl_s=60)
+    db = t.bench.assembly.keeper.store._db
+    db.execute("PRAGMA query_only=1")
+    assert (await t.order(mode="native"))["after_restart"]["mode"] == "off"
+    t.bench.clock.now_s += 61
+    after = (await t.bench.api.get("/v1/override")).json()["after_restart"]
+    assert after == {"mode": "auto", "detail": "no order: the policy decides"}
+
+
+async def test_what_a_restart_does_is_not_known_where_the_file_cannot_be_read(trial, tmp_path):
+    """An order may be in it."""
+    path = tmp_path / "state.db"
+    path.write_bytes(b"no database" * 99)
+    t = await trial(store__path=str(path))
+    after = (await t.order(mode="off"))["after_restart"]
+    assert after["mode"] is None
+    assert after["detail"].startswith(f"not known: {path}")
+
+
+async def test_a_pin_that_was_ended_on_a_full_disk_comes_back_and_that_is_said(trial, clock, tmp_path):
+    """`auto` ended it here; a restart pins off again."""
+    store = Store(tmp_path / "state.db", max_rows=100, max_bytes=1 << 20)
+    store.save_crash_pin(clock.wall() + 3000)
+    store.close()
+    t = await trial()
+    await t.run(1)
+    db = t.bench.assembly.keeper.store._db
+    db.execute("PRAGMA query_only=1")
+    answer = await t.order(mode="auto")
+    assert (answer["pin_ended"], answer["durable"]) == (True, False)
+    assert answer["after_restart"]["detail"] == "the pin to off after the engine's crash loop"
+
+
 async def test_a_read_only_database_is_said_and_written_when_it_is_not_any_more(trial):
     """As a file system that was remounted after a fault."""
     t = await trial()
@@ -441,7 +515,7 @@ def test_an_order_of_the_file_yields_to_one_given_meanwhile(tmp_path):
     store = Store(path, max_rows=100, max_bytes=1 << 20)
     store.save_override(stored := _stored("off"))
     meanwhile = Overrides(Store(path.with_name("other.db"), max_rows=100, max_bytes=1 << 20))
-    meanwhile.clear()
+    meanwhile.clear(100.0)
     meanwhile.adopt(store)
     assert meanwhile.pod(100.0) is None
     assert store.override() is None
