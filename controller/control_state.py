@@ -44,6 +44,11 @@ class Cell:
     timed_context_tokens: int
     after_prefill_steps: int = 0
     after_prefill_seconds: float = 0.0
+    skipped_prefill: int = 0
+    skipped_prefill_seconds: float = 0.0
+    prefill_spells: int = 0
+    prefilled_requests: int = 0
+    prefilled_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +258,7 @@ def _telemetry(row: Mapping[str, Any], problems: list[str]) -> RankTelemetry | N
     )
 
 
+_PREFILLS = ("skipped_prefill", "prefill_spells", "prefilled_requests", "prefilled_tokens")
 _COUNTS = ("steps", "request_steps", "tokens", "timed_steps", "timed_request_steps", "timed_context_tokens")
 
 
@@ -278,8 +284,18 @@ def _cell(row: Mapping[str, Any], rank: int, problems: list[str]) -> Cell | None
         timed_seconds_sq=squares,
         after_prefill_steps=whole(row.get("after_prefill_steps")) or 0,
         after_prefill_seconds=number(row.get("after_prefill_seconds")) or 0.0,
+        **_prefills(row),
         **known,
     )
+
+
+def _prefills(row: Mapping[str, Any]) -> dict[str, Any]:
+    """All or none: what a prefill adds cannot be told from half of the counters."""
+    seconds = number(row.get("skipped_prefill_seconds"))
+    counts = {name: whole(row.get(name)) for name in _PREFILLS}
+    if seconds is None or any(count is None for count in counts.values()):
+        return {}
+    return {"skipped_prefill_seconds": seconds, **counts}
 
 
 def _histogram(value: Any) -> tuple[int, ...] | None:

@@ -261,6 +261,13 @@ def _delta(new: Cell, old: Cell | None) -> CellDelta:
         after_prefill_seconds=max(
             0.0, new.after_prefill_seconds - (old.after_prefill_seconds if old else 0.0)
         ),
+        skipped_prefill=less("skipped_prefill"),
+        skipped_prefill_seconds=max(
+            0.0, new.skipped_prefill_seconds - (old.skipped_prefill_seconds if old else 0.0)
+        ),
+        prefill_spells=less("prefill_spells"),
+        prefilled_requests=less("prefilled_requests"),
+        prefilled_tokens=less("prefilled_tokens"),
     )
 
 
@@ -291,4 +298,9 @@ def _merged(deltas: list[CellDelta]) -> CellDelta:
         timed_context_tokens=total("timed_context_tokens"),
         after_prefill_steps=total("after_prefill_steps"),
         after_prefill_seconds=sum(delta.after_prefill_seconds for delta in deltas),
+        skipped_prefill=total("skipped_prefill"),
+        skipped_prefill_seconds=sum(delta.skipped_prefill_seconds for delta in deltas),
+        prefill_spells=total("prefill_spells"),
+        prefilled_requests=total("prefilled_requests"),
+        prefilled_tokens=total("prefilled_tokens"),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from policies.surface import SIZES, Indices, Models, Outlook, size_index
+from policies.surface import Indices, Models, Outlook, size_index
 from policies.types import Forecast, Gear
 
 
@@ -15,7 +15,8 @@ def explain(outlook: Outlook, models: Models, chosen: Indices, batch: float) -> 
     """What is expected at the present batch size, of the chosen arm and the best of the others."""
     g = size_index(batch)
     best = int(chosen[g])
-    others = [a for a in np.argsort(-outlook.log_rate[g]) if a != best and outlook.known[a]]
+    others = [a for a in np.argsort(-outlook.log_worth[g]) if a != best and outlook.known[a]]
+    fit = models.prefill.fit(models.load.step_s)
     p, variance = models.survival.conditional(outlook.yields.gradient.shape[1])
     return {
         "batch_size": batch,
@@ -24,6 +25,10 @@ def explain(outlook: Outlook, models: Models, chosen: Indices, batch: float) -> 
         "acceptance_by_position": [round(float(x), 4) for x in p],
         "acceptance_se": [round(float(x) ** 0.5, 4) for x in variance],
         "context_tokens_per_request": round(models.cost.context, 1),
+        "prefill_adds_s": round(fit.per_spell_s, 5),
+        "prefill_adds_se_s": round(fit.error_s, 5),
+        "frozen_spares_s": round(fit.spared_s, 5),
+        "batch_is_held": round(models.prefill.held.share, 3),
         "loss_per_rise_from_cold_s": round(models.ledger.loss_s(Gear.COLD, models.load.step_s), 4),
         "loss_per_rise_from_frozen_s": round(models.ledger.loss_s(Gear.FROZEN, models.load.step_s), 4),
         "resting_arms": [str(arm) for a, arm in enumerate(outlook.arms) if outlook.barred[g, a]],
@@ -43,6 +48,7 @@ def _arm(outlook: Outlook, g: int, a: int, batch: float) -> dict[str, Any]:
             "arm": str(outlook.arms[a]),
             "predicted_tok_s": None,
             "se_tok_s": None,
+            "prefills_cost": None,
             "tokens_per_step": None,
         }
     rate = batch * math.exp(float(outlook.log_rate[g, a]))
@@ -50,6 +56,7 @@ def _arm(outlook: Outlook, g: int, a: int, batch: float) -> dict[str, Any]:
         "arm": str(outlook.arms[a]),
         "predicted_tok_s": round(rate, 3),
         "se_tok_s": round(rate * float(outlook.own_error[g, a]), 3),
+        "prefills_cost": round(float(np.expm1(outlook.log_rate[g, a] - outlook.log_worth[g, a])), 4),
         "tokens_per_step": round(math.exp(float(outlook.yields.log_tokens[a])), 4),
     }
 
@@ -58,7 +65,7 @@ def forecast(outlook: Outlook) -> tuple[Forecast, ...]:
     """What is expected of every arm that was ever timed, at every size of the grid."""
     found = []
     for a, arm in enumerate(outlook.arms):
-        for g, size in enumerate(SIZES):
+        for g, size in enumerate(outlook.sizes):
             if outlook.known[a]:
                 rate = size * math.exp(float(outlook.log_rate[g, a]))
                 found.append(Forecast(arm, size, rate, rate * float(outlook.own_error[g, a])))
@@ -75,9 +82,11 @@ def describe(evidence: dict[str, Any], batch: float, changed: bool) -> str:
     text = f"depth {chosen['arm']} {verb} at batch size {batch:g}: {_rate(chosen)}"
     text += "" if chosen["predicted_tok_s"] is None else " while decoding"
     if other is not None:
-        ahead = other["predicted_tok_s"] > (chosen["predicted_tok_s"] or 0.0)
         rests = other["arm"] in evidence["resting_arms"]
-        rank = "may be better, not surely" if ahead else "is second best"
+        ahead = _worth(other) > _worth(chosen)
+        faster = other["predicted_tok_s"] > (chosen["predicted_tok_s"] or 0.0)
+        rank = "is second best, prefills hold it up more" if faster else "is second best"
+        rank = "may be better, not surely" if ahead else rank
         rank = "rests after it failed" if rests else rank
         text += f"; depth {other['arm']} {rank}: {_rate(other)}"
     unknown = [arm for arm in evidence["unknown_arms"] if arm != chosen["arm"]]
@@ -85,6 +94,11 @@ def describe(evidence: dict[str, Any], batch: float, changed: bool) -> str:
         nor = ", nor is" if chosen["predicted_tok_s"] is None and other is None else "; not measured yet:"
         text += f"{nor} depth {', '.join(unknown)}"
     return text
+
+
+def _worth(arm: dict[str, Any]) -> float:
+    """Its rate, less what its prefills cost more than another arm's."""
+    return float((arm["predicted_tok_s"] or 0.0) / (1.0 + (arm["prefills_cost"] or 0.0)))
 
 
 def _rate(arm: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ from policies.drift import DriftParams
 from policies.explain import describe, explain, forecast
 from policies.gears import ColdLedger
 from policies.load import Load
+from policies.prefill_cost import PrefillCost
 from policies.probing import ProbeParams, Prober, Ran
 from policies.selection import choose
 from policies.soundness import MAX_COUNT, elapsed_s, finite, sound_cells
@@ -42,7 +43,7 @@ from policies.types import (
     Schedule,
 )
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 MAX_ARMS = 64
 CLEAN_SHARE_PRIOR = 0.2
 """Share of requests in a probe from cold whose draft cache is in step, until measured."""
@@ -84,7 +85,9 @@ class Goodput:
 
     def __init__(self, params: GoodputParams | None = None) -> None:
         self.params = p = params or GoodputParams()
-        self.models = Models(Survival(p.acceptance), StepCost(p.step_cost, p.drift), ColdLedger(), Load())
+        self.models = Models(
+            Survival(p.acceptance), StepCost(p.step_cost, p.drift), ColdLedger(), Load(), PrefillCost()
+        )
         self.prober = Prober(p.probe)
         self.outlook: Outlook | None = None
         self._current: Schedule | None = None
@@ -127,7 +130,8 @@ class Goodput:
         self._clock_s += dt_s
         seconds = [self.models.cost.seconds(cell) for cell in cells]
         self._account_probe(observation, cells, seconds)
-        self.models.load.observe(cells, seconds, dt_s, finite(observation.prefill_batches) or 0.0)
+        self.models.load.observe(cells, seconds, dt_s)
+        self.models.prefill.observe(cells, self._step_s)
         self._learn_crossings(observation)
         self._learn_clean_share(cells)
         self._learn_clean_steps(cells)
@@ -181,6 +185,14 @@ class Goodput:
             clean = min(1.0, sum(c.timed_steps + c.after_prefill_steps for c in cells) / steps)
             self._steps_seen = self._steps_seen * 2.0 ** (-steps / 20.0) + steps
             self._clean_steps += min(1.0, steps / self._steps_seen) * (clean - self._clean_steps)
+
+    def _step_s(self, cell: CellDelta) -> float | None:
+        """What a step of `cell` takes, as the field has it: what was timed beside prefills may hold some."""
+        field = self.outlook.field if self.outlook else None
+        if field is None or cell.arm not in field.arms or cell.steps <= 0:
+            return None
+        log_s, _ = field.at([max(1.0, cell.request_steps / cell.steps)])
+        return math.exp(float(log_s[0, field.arms.index(cell.arm)]))
 
     def _learn_crossings(self, observation: Observation) -> None:
         switches = finite(observation.switches)
@@ -334,6 +346,7 @@ class Goodput:
             "acceptance": models.survival.export_state(),
             "step_cost": models.cost.export_state(),
             "load": models.load.export_state(),
+            "prefill": models.prefill.export_state(),
             "gears": models.ledger.export_state(),
         }
 
@@ -341,11 +354,13 @@ class Goodput:
         """Raises `ValueError` (field, rule, value), and then has taken over nothing."""
         if state.get("version") != STATE_VERSION:
             raise ValueError(f"version must be {STATE_VERSION}, got {state.get('version')!r}")
-        parts = {name: _part(state, name) for name in ("acceptance", "step_cost", "load", "gears")}
+        names = ("acceptance", "step_cost", "load", "prefill", "gears")
+        parts = {name: _part(state, name) for name in names}
         fresh = Goodput(self.params).models
         fresh.survival.import_state(parts["acceptance"])
         fresh.cost.import_state(parts["step_cost"])
         fresh.load.import_state(parts["load"])
+        fresh.prefill.import_state(parts["prefill"])
         fresh.ledger.import_state(parts["gears"])
         self.models = fresh
 

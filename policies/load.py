@@ -6,6 +6,7 @@ that the batch crosses ten times a second costs ten switches a second.
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +27,6 @@ PRIOR_IDLE_S = 20.0
 """As if the server had been idle for so long before: what is not known yet is not spent ahead."""
 PRIOR_STEPS, PRIOR_FALLS = 300.0, 0.3
 """What is believed of falls until they are counted: one in a thousand steps, with the weight of 0.3 falls."""
-PRIOR_TOKENS = 1000.0
-"""As if so many had come without a prefill."""
 PRIOR_CROSSINGS = 3.0
 """Weight of the belief that ticks show every crossing, in crossings."""
 
@@ -45,8 +44,6 @@ class Load:
         self.step_s = 0.01
         """Mean seconds of a decode step."""
         self._steps = 0.0
-        self._tokens = 0.0
-        self._prefills = 0.0
         self._crossed = np.zeros(len(KNOTS))
         """Crossings of the lower edge of each bucket that ticks have shown."""
         self._fallen = np.zeros(len(KNOTS))
@@ -56,10 +53,8 @@ class Load:
         """On which side of each edge the latest tick ended, as far as it shows."""
         self._switched, self._shown = PRIOR_CROSSINGS, PRIOR_CROSSINGS
 
-    def observe(
-        self, cells: Sequence[CellDelta], seconds: Sequence[float], dt_s: float, prefills: float = 0.0
-    ) -> None:
-        """Take one tick; `seconds` are the decode seconds of each cell, `prefills` the prefill batches."""
+    def observe(self, cells: Sequence[CellDelta], seconds: Sequence[float], dt_s: float) -> None:
+        """Take one tick; `seconds` are the decode seconds of each cell."""
         if dt_s > 0:
             fade = 2.0 ** (-dt_s / MEMORY_S)
             self._busy_s = self._busy_s * fade + min(dt_s, sum(seconds))
@@ -69,8 +64,6 @@ class Load:
             return
         fade = 2.0 ** (-steps / MEMORY_STEPS)
         self._steps = self._steps * fade + steps
-        self._tokens = self._tokens * fade + sum(cell.tokens for cell in cells)
-        self._prefills = self._prefills * fade + prefills
         self._crossed *= fade
         self._fallen *= fade
         self.step_s += steps / self._steps * (max(1e-6, sum(seconds) / steps) - self.step_s)
@@ -125,12 +118,16 @@ class Load:
         """Share of decode time in each interval between `starts`."""
         return self._spread(self.seconds, starts)
 
-    def prefills(self, sizes: Sequence[float]) -> Floats:
-        """Prefill batches per decode step of one token per request at each of `sizes`, at most 1.
+    def sizes(self, starts: Sequence[int], middles: Sequence[float]) -> tuple[float, ...]:
+        """The size that stands for each interval between `starts`: the mean where one lies, else its middle.
 
-        So many per token: each request brings its own.
+        A batch that clients hold at 256 is timed there, and not in the middle of all that begins with 256.
         """
-        return np.minimum(1.0, self._prefills / (self._tokens + PRIOR_TOKENS) * np.asarray(sizes))
+        sizes = list(middles)
+        for batch, spent in zip(self.batch.tolist(), self.seconds.tolist(), strict=True):
+            if spent > 0:
+                sizes[bisect.bisect_right(starts, batch) - 1] = round(batch, 1)
+        return tuple(sizes)
 
     def crossings(self, starts: Sequence[int]) -> Floats:
         """Expected crossings per decode step of a boundary at each of `starts[1:]`."""

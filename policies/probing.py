@@ -123,7 +123,8 @@ class Prospect:
     cost_horizon_s: float
     """The same about step times, which do not change with acceptance."""
     first: npt.NDArray[np.bool_]
-    """Arms that come before all others, whatever their value: off, where it was never timed nearby."""
+    """Arms that come before all others, whatever their value: off, where it was never timed nearby; a
+    drafting arm, where off has hidden for long what acceptance is."""
     share: Floats
     """Share of decode time by size, weighed down with distance from the present batch size."""
     step_s: Floats
@@ -312,12 +313,9 @@ class Prober:
         open_here = open_variance[prospect.here]
         moved = open_variance * prospect.tie * open_here / (open_here + timed)
         learned = prospect.p_variance**2 / (prospect.p_variance + prospect.p_noise / n)
-        squared = prospect.gradient**2
         of_cost = moved
-        moved = moved + np.einsum("gaj,aj,j->ga", prospect.hidden, squared, learned)
-        before = prospect.cost_variance + np.einsum(
-            "gaj,aj,j->ga", prospect.hidden, squared, prospect.p_variance
-        )
+        moved = moved + _together(prospect, learned)
+        before = prospect.cost_variance + _together(prospect, prospect.p_variance)
         left = np.sqrt(np.maximum(0.0, before - moved))
         hurdle = prospect.min_gain + prospect.confidence * left
         gain = gain_above(prospect.delta, np.sqrt(np.maximum(moved, 1e-12)), hurdle)
@@ -340,6 +338,12 @@ def gain_above(delta: Floats, sd: Floats, hurdle: Floats) -> Floats:
 def normal_cdf(z: Floats) -> Floats:
     """Phi(z); absolute error below 3e-4 (Page, Applied Statistics 26, 1977)."""
     return np.asarray(0.5 * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))))
+
+
+def _together(prospect: Prospect, variance: Floats) -> Floats:
+    """Variance of log E by hidden positions, whose acceptance moves together, sizes x arms."""
+    moves = np.einsum("gaj,aj,j->ga", prospect.hidden, prospect.gradient, np.sqrt(variance))
+    return np.asarray(moves**2)
 
 
 def present_share(shares: Floats, sizes: Sequence[float], batch_size: float) -> Floats:

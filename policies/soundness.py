@@ -51,7 +51,8 @@ def _is_sound(cell: CellDelta) -> bool:
     numbers = (
         cell.steps, cell.request_steps, cell.tokens, cell.timed_steps, cell.timed_request_steps,
         cell.after_prefill_steps, cell.after_prefill_seconds, cell.timed_seconds, cell.timed_seconds_sq,
-        cell.timed_context_tokens,
+        cell.timed_context_tokens, cell.skipped_prefill, cell.skipped_prefill_seconds, cell.prefill_spells,
+        cell.prefilled_requests, cell.prefilled_tokens,
     )  # fmt: skip
     if finite(cell.batch_bucket, 1, 1 << 20) is None:
         return False
@@ -70,6 +71,11 @@ def _are_counts(values: Sequence[object]) -> bool:
 
 
 def _is_sound_timing(cell: CellDelta) -> bool:
+    if cell.prefill_spells > cell.skipped_prefill:
+        return False
+    n = cell.skipped_prefill
+    if n and not MIN_STEP_S <= cell.skipped_prefill_seconds / n <= MAX_STEP_S:
+        return False
     n = cell.after_prefill_steps
     if n and not MIN_STEP_S <= cell.after_prefill_seconds / n <= MAX_STEP_S:
         return False

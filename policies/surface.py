@@ -1,9 +1,10 @@
 """What is expected of every arm at every batch size, and how surely: the models put together.
 
-    G(b, a) = b * E[tokens | depth] / T(b, a)
+    G(b, a) = b * E[tokens | depth] / (t(b, a) + prefills(b, a))
 
-in logarithms, so that errors are relative and add: log E and its error from `acceptance.py`, log T and
-its error from `step_cost.py`, what cold costs later from `gears.py`, what occurs from `load.py`.
+in logarithms, so that errors are relative and add: log E and its error from `acceptance.py`, log t and
+its error from `step_cost.py`, from `prefill_cost.py` the prefills beside a step as far as they depend on the
+arm, what cold costs later from `gears.py`, what occurs from `load.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from policies.acceptance import Survival, Yield, yields
 from policies.gears import ColdLedger, is_cold
 from policies.load import Load, grid
+from policies.prefill_cost import PrefillCost
 from policies.probing import Prospect, present_share
 from policies.selection import Surface
 from policies.step_cost import KNOTS, CostField, StepCost, bucket_index
@@ -41,13 +43,15 @@ UNSEEN_SHARE = 1e-4
 SPREAD = np.array([0.02, 0.04, 0.09, 0.7, 0.09, 0.04, 0.02])
 UNSEEN_MARGIN = 0.02
 """Log-goodput that a change at a batch size that has not occurred must bring: no hurry there."""
-DRAFT_PREFILL_STEPS = 0.25
-"""What the draft model's prefill costs for each prefill batch, in decode steps of the shortest kind that
-occurs.  It shows in no decode interval, so it cannot be learned.  On an H200 it was a twentieth to a fifth of
-a step for each request, and nothing that shows where steps are long, so it does not grow with the step."""
+MOST_SPARED = 0.5
+"""Of a step, by frozen: more is not believed."""
 BLIND = 0.05
 """Chance of a change of acceptance beyond which frozen is left: in it no request can show one.  For the same
 reason it is not put where no batch has been."""
+LONG_BLIND = 0.1
+"""The same beyond which off is interrupted for a look, ..."""
+HOPE = 0.2
+"""... where drafting would be better, had acceptance risen by so much at all positions."""
 SWITCH_STEPS = 0.5
 """Decode steps that a switch costs: 2-3 ms at steps of 5-10 ms (measured on an H200)."""
 
@@ -60,6 +64,7 @@ class Models:
     cost: StepCost
     ledger: ColdLedger
     load: Load
+    prefill: PrefillCost
 
 
 @dataclass(frozen=True)
@@ -67,16 +72,18 @@ class Outlook:
     """The expectation at one tick, over `SIZES` x `arms`."""
 
     arms: tuple[Arm, ...]
+    sizes: tuple[float, ...]
+    """What stands for each of `STARTS`."""
     yields: Yield
     field: CostField
     log_rate: Floats
-    """Log of tokens per second and request: log E - log T."""
+    """Log of tokens per second and request while decoding: log E - log t."""
     covariance: Floats
-    """Of log T between arms, sizes x arms x arms."""
+    """Of log t between arms, sizes x arms x arms."""
+    log_worth: Floats
+    """`log_rate`, with what prefills add beyond what the arm pays that pays least for them."""
     known: npt.NDArray[np.bool_]
     """Arms that were ever timed."""
-    spared: Floats
-    """Log-goodput that an arm brings outside of decode steps, sizes x arms: frozen spares draft prefills."""
     barred: npt.NDArray[np.bool_]
     """Where an arm rests because it failed, sizes x arms."""
 
@@ -88,24 +95,20 @@ class Outlook:
         # What may have changed unseen is for probes (`prospect`): it must not keep off where it is.
         p, variance = models.survival.last_seen(max([1, *depths]))
         expected = yields(p, variance, depths)
-        log_s, covariance = field.at(SIZES)
+        sizes = models.load.sizes(STARTS, SIZES)
+        log_s, covariance = field.at(sizes)
         log_rate = expected.log_tokens[None, :] - log_s
         timed = models.cost.timed_by_arm()
         known = np.array([timed.get(arm, 0.0) >= KNOWN_STEPS for arm in field.arms])
-        frozen = np.array([arm.gear is Gear.FROZEN for arm in field.arms])
         _alike(field.arms, known)
-        occurs = models.load.shares(STARTS) > 0
-        shortest = log_s[occurs].min() if occurs.any() else log_s
-        steps = DRAFT_PREFILL_STEPS * np.exp(np.minimum(0.0, shortest - log_s))
-        spared = frozen[None, :] * np.log1p(steps * models.load.prefills(SIZES)[:, None])
-        spared = spared * (models.survival.staleness <= BLIND)
+        log_worth = log_rate - _prefills(models, field.arms, expected.log_tokens, log_s)
         barred = _barred(field.arms, resting)
-        return cls(field.arms, expected, field, log_rate, covariance, known, spared, barred)
+        return cls(field.arms, sizes, expected, field, log_rate, covariance, log_worth, known, barred)
 
     @property
     def value(self) -> Floats:
-        """What counts, sizes x arms: `log_rate`, and what is spared beside it; next to nothing at rest."""
-        return self.log_rate + self.spared - BARRED * self.barred
+        """What counts, sizes x arms: `log_worth`; next to nothing at rest."""
+        return self.log_worth - BARRED * self.barred
 
     def error(self, incumbent: Indices) -> Floats:
         """Standard error of log_rate[g, a] - log_rate[g, incumbent[g]]; shared error cancels."""
@@ -119,10 +122,14 @@ class Outlook:
         return np.asarray(np.maximum(0.0, own + own[g, i][:, None] - 2 * self.covariance[g, :, i]))
 
     def cost_variance_given(self, i: Indices) -> Floats:
-        """Variance of log T[g, a] once log T[g, i[g]] is known."""
+        """Variance of log t[g, a] once log t[g, i[g]] is known, at `SIZES`.
+
+        Not at the mean, where a batch that is held was timed: what a probe may teach is of use beside it too.
+        """
+        _, covariance = self.field.at(SIZES)
         g = np.arange(len(SIZES))
-        own = np.einsum("gaa->ga", self.covariance)
-        return np.asarray(np.maximum(1e-9, own - self.covariance[g, :, i] ** 2 / own[g, i][:, None]))
+        own = np.einsum("gaa->ga", covariance)
+        return np.asarray(np.maximum(1e-9, own - covariance[g, :, i] ** 2 / own[g, i][:, None]))
 
     @cached_property
     def own_error(self) -> Floats:
@@ -139,6 +146,21 @@ class Outlook:
         """The table that names the chosen arms."""
         rows = [Row(start, self.arms[int(a)]) for start, a in zip(STARTS, chosen, strict=True)]
         return Schedule(tuple(rows)).merged()
+
+
+def _prefills(models: Models, arms: Sequence[Arm], log_tokens: Floats, log_s: Floats) -> Floats:
+    """Log of how much longer prefills make a step than an arm's that pays least for them, sizes x arms.
+
+    Frozen spares draft prefills, so it is below 0 there.
+    """
+    tokens = np.asarray(SIZES)[:, None] * np.exp(log_tokens)[None, :]
+    occurs = models.load.shares(STARTS) > 0
+    fit = models.prefill.fit(math.exp(float(log_s[occurs].min() if occurs.any() else log_s.min())))
+    added = models.prefill.amortized_s(tokens, fit) / np.exp(log_s)
+    if models.survival.staleness <= BLIND:
+        spared = np.minimum(MOST_SPARED, fit.spared_s * models.prefill.arrivals(tokens) / np.exp(log_s))
+        added = added - spared * np.array([arm.gear is Gear.FROZEN for arm in arms])
+    return np.asarray(np.log1p(added))
 
 
 def _alike(arms: Sequence[Arm], known: npt.NDArray[np.bool_]) -> None:
@@ -206,6 +228,20 @@ def _must_try(
     if waiting and share >= WORTH:
         return np.asarray(first & ~_timed_nearby(models, outlook.arms, bucket))
     return np.asarray(first & ~outlook.known)
+
+
+def _must_look(models: Models, outlook: Outlook, here: int, chosen: int) -> npt.NDArray[np.bool_]:
+    """The drafting arm that must show acceptance again: off is in force, and it may well have changed.
+
+    That of the most expected, where it would be worth something had acceptance risen.
+    """
+    look = np.zeros(len(outlook.arms), dtype=np.bool_)
+    drafts = np.array([arm.depth > 0 for arm in outlook.arms]) & outlook.known & ~outlook.barred[here]
+    if outlook.arms[chosen].depth == 0 and models.survival.staleness >= LONG_BLIND and drafts.any():
+        best = int(np.argmax(np.where(drafts, outlook.value[here], -np.inf)))
+        hope = outlook.value[here, best] + HOPE * float(np.abs(outlook.yields.gradient[best]).sum())
+        look[best] = hope > outlook.value[here, chosen]
+    return look
 
 
 def _timed_nearby(models: Models, arms: Sequence[Arm], bucket: int) -> npt.NDArray[np.bool_]:
@@ -284,7 +320,8 @@ def prospect(
         aftermath_s=_aftermath_s(models, outlook.arms, outlook.arms[int(chosen[here])]),
         horizon_s=horizons_s[0] * models.load.activity,
         cost_horizon_s=horizons_s[1] * models.load.activity,
-        first=_must_try(models, outlook, bucket, float(share.sum()), waiting=waiting),
+        first=_must_try(models, outlook, bucket, float(share.sum()), waiting=waiting)
+        | _must_look(models, outlook, here, int(chosen[here])),
         share=share,
         step_s=np.exp(outlook.field.at([batch])[0][0]),
         min_gain=hurdle[0],

@@ -144,6 +144,15 @@ class CellDelta:
     after_prefill_seconds: float = 0.0
     """Steps right after a prefill and their time since its result, in s: rougher than the clean ones, and
     all there is where a prefill comes between nearly all steps."""
+    skipped_prefill: int = 0
+    skipped_prefill_seconds: float = 0.0
+    """Steps whose interval held prefills, or the launch of one, and their whole time in s: the step, and what
+    prefills add; 0 also where the hook does not say."""
+    prefill_spells: int = 0
+    prefilled_requests: int = 0
+    prefilled_tokens: int = 0
+    """Those of them that held prefills, however many batches; the requests in these (one that is prefilled
+    in chunks counts for each), and the tokens computed."""
 
 
 class Mode(StrEnum):

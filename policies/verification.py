@@ -5,6 +5,8 @@ use is taken from the telemetry, and both are compared at the same acceptance.
 
     speed = timed request-steps / timed seconds          rate = speed * (1 + S(1) + ... + S(depth))
 
+A longer step pays what prefills cost beside their tokens less often; what that spares is counted too
+(`prefill_cost.py`), or a change that was made for it would be blamed for its longer steps.
 S, the survival of accepted drafts, is what is known of it when the two are compared (`acceptance.py`, an
 account of its own): of drafts that are made no more, only what was seen since acceptance last changed.  Else
 a change that answers a fall of acceptance would be blamed for it.  A loss must exceed the errors of both
@@ -29,6 +31,7 @@ from policies.acceptance import Survival, yields
 from policies.base import Policy
 from policies.bounds import Bound, NotNegative, Positive, Share, check_bounds
 from policies.guard import Guard
+from policies.prefill_cost import PrefillCost
 from policies.soundness import elapsed_s, sound_cells
 from policies.step_cost import KNOTS, bucket_index
 from policies.types import Action, Arm, CellDelta, Decision, Observation, Reason, Row, Schedule
@@ -100,14 +103,19 @@ class Trial:
     before: Schedule
     arm_before: Arm
     baseline: Speed
+    batch: float
+    """Mean batch size when the change was made."""
     since_s: float
     after: Speed = field(default_factory=Speed)
 
-    def compare(self, survival: Survival) -> Rates:
-        """Both rates at the acceptance that `survival` knows now."""
+    def compare(self, survival: Survival, prefill: PrefillCost) -> Rates:
+        """Both rates at the acceptance, and with the prefills, that are known now."""
         depths = [self.arm_before.depth, self.arm.depth]
         tokens = yields(*survival.conditional(max(1, *depths)), depths)
-        before, after = np.exp(tokens.log_tokens) * [self.baseline.mean, self.after.mean]
+        emitted, speeds = np.exp(tokens.log_tokens), np.array([self.baseline.mean, self.after.mean])
+        fit = prefill.fit(float(self.batch / speeds.max()))
+        added_s = prefill.amortized_s(self.batch * emitted, fit)
+        before, after = emitted * speeds / (1.0 + added_s * speeds / self.batch)
         of_tokens = math.sqrt(tokens.difference_variance(np.array([0]))[0, 1])
         error = math.hypot(self.baseline.error, self.after.error, of_tokens)
         return Rates(float(before), float(after), error)
@@ -138,6 +146,7 @@ class Verified(Guard):
         self._params = params or VerificationParams()
         self._speeds: dict[tuple[int, Arm], Speed] = {}
         self._survival = Survival()
+        self._prefill = PrefillCost()
         self._rests: dict[tuple[int, Arm], Rested] = {}
         self._current: Schedule | None = None
         self._trial: Trial | None = None
@@ -154,6 +163,7 @@ class Verified(Guard):
         proposal = self.inner.decide(dataclasses.replace(observation, resting=resting))
         cells = sound_cells(observation.cells)
         self._measure(cells, dt_s)
+        self._prefill.observe(cells, self._step_s)
         if proposal.action is Action.RELEASE:
             self._current = self._trial = None
             return proposal
@@ -175,6 +185,11 @@ class Verified(Guard):
             if self._trial is not None and key == (self._trial.bucket, self._trial.arm):
                 self._trial.after.add(speed, self._tick)
 
+    def _step_s(self, cell: CellDelta) -> float | None:
+        """What a clean step of `cell` takes, as far as it was seen."""
+        speed = self._speeds.get((bucket_index(cell.batch_bucket), cell.arm))
+        return None if speed is None or cell.steps <= 0 else cell.request_steps / cell.steps / speed.mean
+
     def _judge(self) -> tuple[Trial, Rates] | None:
         """The trial, when it has failed; one that has passed or waited too long ends."""
         trial, p = self._trial, self._params
@@ -185,7 +200,7 @@ class Verified(Guard):
                 self._trial = None
             return None
         self._trial = None
-        seen = trial.compare(self._survival)
+        seen = trial.compare(self._survival, self._prefill)
         if seen.after >= seen.before * (1 - p.tolerance - p.confidence * seen.error):
             self._rests.pop((trial.bucket, trial.arm), None)
             return None
@@ -228,7 +243,7 @@ class Verified(Guard):
     def _begin(self, schedule: Schedule, current: Schedule, cells: Iterable[CellDelta]) -> None:
         """Watch the bucket in use, if its arm changes and its rate before is known."""
         busiest = max(cells, key=lambda cell: cell.steps, default=None)
-        if busiest is None:
+        if busiest is None or busiest.steps <= 0:
             return
         k = bucket_index(busiest.batch_bucket)
         arm, before = schedule.arm_for(KNOTS[k]), current.arm_for(KNOTS[k])
@@ -236,7 +251,8 @@ class Verified(Guard):
         if arm == before or baseline is None or baseline.known(self._tick) < ENOUGH_TICKS:
             return
         known = dataclasses.replace(baseline, ticks=baseline.known(self._tick))
-        self._trial = Trial(k, arm, current, before, known, self._clock_s)
+        batch = busiest.request_steps / busiest.steps
+        self._trial = Trial(k, arm, current, before, known, max(1.0, batch), self._clock_s)
 
     def _resting(self) -> list[tuple[int, Arm]]:
         return [key for key, rest in self._rests.items() if self._clock_s < rest.until_s]

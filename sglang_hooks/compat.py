@@ -84,6 +84,10 @@ SCHEDULER_TARGETS = (
         _SRT + "managers.utils.GenerationBatchResult",
         attributes=("num_correct_drafts_per_req_cpu", "speculative_num_draft_tokens"),
     ),
+    Target(
+        _SRT + "managers.schedule_batch.ScheduleBatch",
+        attributes=("reqs", "forward_mode", "extend_num_tokens"),
+    ),
     Target(_SRT + "managers.schedule_batch.Req.finished", ("self",)),
     Target(
         _SRT + "managers.schedule_batch.Req",

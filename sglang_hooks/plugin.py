@@ -247,7 +247,8 @@ class SchedulerHooks:
                 self._record, control, batch, result, launch, live, prefill_behind=behind
             )
         if batch.forward_mode.is_extend():
-            return lambda: control.recorder.prefill(self._clock(), batch.reqs)
+            tokens = int(batch.extend_num_tokens or 0)
+            return lambda: control.recorder.prefill(self._clock(), batch.reqs, tokens)
         return None
 
     def _record(
@@ -266,6 +267,8 @@ class SchedulerHooks:
             context_tokens=sum([len(r.origin_input_ids) + len(r.output_ids) for r in requests]),
             prefill_behind=prefill_behind,
         )
+        if not prefill_behind and all(r.finished() for r in requests):
+            control.recorder.ran_dry()
 
     def _control_of(self, scheduler: Any) -> RankControl:
         if self._control is None:

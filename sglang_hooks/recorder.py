@@ -32,7 +32,8 @@ class Cell:
 
     __slots__ = (
         "accepted", "accepted_after_cold", "after_prefill_seconds", "after_prefill_steps",
-        "request_steps", "skipped_idle", "skipped_prefill",
+        "prefill_spells", "prefilled_requests", "prefilled_tokens",
+        "request_steps", "skipped_idle", "skipped_prefill", "skipped_prefill_seconds",
         "skipped_switch", "steps", "timed_context_tokens", "timed_request_steps", "timed_seconds",
         "timed_seconds_sq", "timed_steps", "tokens",
     )  # fmt: skip
@@ -45,6 +46,8 @@ class Cell:
         self.timed_seconds = self.timed_seconds_sq = 0.0
         self.after_prefill_steps, self.after_prefill_seconds = 0, 0.0
         self.skipped_prefill = self.skipped_switch = self.skipped_idle = 0
+        self.skipped_prefill_seconds = 0.0
+        self.prefill_spells = self.prefilled_requests = self.prefilled_tokens = 0
 
     def to_json(self) -> dict[str, Any]:
         """A copy of the counters."""
@@ -62,15 +65,20 @@ class Recorder:
         self._last_arm: tuple[int, str] | None = None
         self._prefill_since = False
         self._prefill_s: float | None = None
+        self._prefilled_requests = self._prefilled_tokens = 0
         self._any_cold = False
 
-    def prefill(self, now_s: float, requests: Iterable[object] = ()) -> None:
+    def prefill(self, now_s: float, requests: Sequence[object], tokens: int) -> None:
         """A prefill batch of `requests` was processed, until `now_s`; the interval around it is no step's.
+
+        `tokens` were computed for them: those of their prompts that no cache held.
 
         The time from here to the next decode result is kept apart: it is that step's, give or take the
         rest of the prefill (the draft model's) and the time that processing took.
         """
         self.prefill_batches += 1
+        self._prefilled_requests += len(requests)
+        self._prefilled_tokens += tokens
         self._prefill_since = True
         self._prefill_s = now_s
         self._any_cold = self._any_cold or any(hasattr(request, _COLD_MARK) for request in requests)
@@ -111,6 +119,10 @@ class Recorder:
                 mark_cold(requests)
                 self._any_cold = True
         self._time(cell, now_s, (depth, gear), batch_size if requests else 0, context_tokens, behind=behind)
+
+    def ran_dry(self) -> None:
+        """Nobody is left after the latest result: the interval up to the next one is no step's."""
+        self._last_s = None
 
     def cells(self) -> list[dict[str, Any]]:
         """All cells, ordered, JSON-ready."""
@@ -153,17 +165,24 @@ class Recorder:
         last_s, self._last_s = self._last_s, now_s if batch_size else None
         last_arm, self._last_arm = self._last_arm, arm
         prefill, self._prefill_since = self._prefill_since, False
+        requests, self._prefilled_requests = self._prefilled_requests, 0
+        tokens, self._prefilled_tokens = self._prefilled_tokens, 0
         if not batch_size:
             return
         if last_s is None or now_s - last_s > MAX_INTERVAL_S:
             cell.skipped_idle += 1
         elif prefill:
             cell.skipped_prefill += 1
+            cell.skipped_prefill_seconds += now_s - last_s
+            cell.prefill_spells += 1
+            cell.prefilled_requests += requests
+            cell.prefilled_tokens += tokens
             if self._prefill_s is not None and arm == last_arm:
                 cell.after_prefill_steps += 1
                 cell.after_prefill_seconds += now_s - self._prefill_s
         elif behind == "prefill":
             cell.skipped_prefill += 1
+            cell.skipped_prefill_seconds += now_s - last_s
         elif behind == "switch" or arm != last_arm:
             cell.skipped_switch += 1
         else:

@@ -35,7 +35,10 @@ class FixedControl:
         """That of the arm."""
         return self._arm[1]
 
-    def on_prefill(self, now_s: float) -> None:
+    def on_prefill(self, now_s: float, requests: Sequence[Request], tokens: int) -> None:
+        """Nothing is learned."""
+
+    def on_idle(self) -> None:
         """Nothing is learned."""
 
 
@@ -93,9 +96,13 @@ class HookControl:
         """As the plugin does it: that of the schedule for as many requests as hold a slot."""
         return self.policy.gear_at(batch_size)
 
-    def on_prefill(self, now_s: float) -> None:
+    def on_prefill(self, now_s: float, requests: Sequence[Request], tokens: int) -> None:
         """Tell the hook's recorder."""
-        self.rank.recorder.prefill(now_s)
+        self.rank.recorder.prefill(now_s, requests, tokens)
+
+    def on_idle(self) -> None:
+        """Tell the hook's recorder."""
+        self.rank.recorder.ran_dry()
 
 
 class RankLink:

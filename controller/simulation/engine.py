@@ -100,8 +100,12 @@ class StepControl(Protocol):
         """The gear for which requests are prefilled when with them so many hold a slot."""
         ...
 
-    def on_prefill(self, now_s: float) -> None:
-        """A prefill batch ran, until `now_s`."""
+    def on_prefill(self, now_s: float, requests: Sequence[Request], tokens: int) -> None:
+        """A prefill batch of so many `tokens` of `requests` ran, until `now_s`."""
+        ...
+
+    def on_idle(self) -> None:
+        """There is nothing to do; may be said again."""
         ...
 
 
@@ -241,6 +245,7 @@ class VirtualEngine:
             if self._running:
                 self._decode_until(until_s)
             else:
+                self.control.on_idle()
                 self.now_s = min(until_s, self._next_arrival_s)
 
     def progress(self) -> list[tuple[Request, int]]:
@@ -319,7 +324,7 @@ class VirtualEngine:
         self.prefill_batches += 1
         self.prefill_tokens += tokens
         self.prefill_seconds += seconds
-        self.control.on_prefill(self.now_s)
+        self.control.on_prefill(self.now_s, [*done, self._partial] if self._partial else done, tokens)
         for request in done:
             self._join(request, frozen=frozen)
         self._count_harm()

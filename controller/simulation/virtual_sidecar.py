@@ -18,7 +18,7 @@ from controller.simulation.controls import HookControl, RankLink
 from controller.simulation.engine import VirtualEngine
 from controller.simulation.surface import SGLANG_VERSION, Surface
 from policies.base import Policy
-from policies.types import Action, Decision, Observation, Schedule
+from policies.types import Action, Decision, Observation, Reason, Schedule
 from sglang_hooks.control_plane import ControlPlane
 
 HOLDER = "replay"
@@ -69,8 +69,15 @@ class VirtualSidecar:
         return self._observer.observe(sample, now_s)
 
     def decide(self) -> Decision:
-        """Observe and ask the policy; nothing is applied yet."""
-        return self.policy.decide(self.observe())
+        """Observe and ask the policy; nothing is applied yet.
+
+        Raises `RuntimeError` when the policy failed: its guard lives with that, but figures of such a run
+        would be another policy's.
+        """
+        decision = self.policy.decide(self.observe())
+        if decision.reason is Reason.POLICY_ERROR:
+            raise RuntimeError(f"at {self._engine.now_s:.2f} s: {decision.detail}")
+        return decision
 
     def turn(self, advance: Callable[[float], None], put_delay_s: float) -> Decision:
         """One turn of the loop; `advance(until_s)` lets the delay of the `PUT` pass in the engine."""

@@ -221,6 +221,33 @@ async def test_the_counters_add_up(server, client):
     assert 0 < cell["timed_seconds"] / cell["timed_steps"] < 2
 
 
+@in_modes("overlap")
+async def test_what_prefills_add_is_counted_beside_the_steps_that_they_hold_up(server, client):
+    """Four requests of one token join one that decodes: four tokens; its own prefill is in no interval."""
+    await put(client, (1, 2))
+    await settled(client)
+    before = cells_of(await state_of(client))
+    long = asyncio.create_task(check(client, 24, 400))
+    while not sum(cell["steps"] for cell in subtract(cells_of(await state_of(client)), before).values()):
+        await asyncio.sleep(0.05)
+    for n in range(4):
+        await check(client, 100 + n, 8)
+    assert not long.done()
+    await long
+    await settled(client)
+    delta = subtract(cells_of(await state_of(client)), before).values()
+    total = {
+        name: sum(cell[name] for cell in delta)
+        for name in next(iter(delta))
+        if not name.startswith("accepted")
+    }
+    assert (total["prefill_spells"], total["prefilled_requests"], total["prefilled_tokens"]) == (4, 4, 4)
+    assert (
+        4 <= total["skipped_prefill"] <= 8
+    )  # the interval in which each is launched, and the one it runs in
+    assert 0 < total["skipped_prefill_seconds"] / total["skipped_prefill"] < 2
+
+
 def cells_of(state):
     names = ("batch_bucket", "depth", "gear")
     return {

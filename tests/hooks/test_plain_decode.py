@@ -368,7 +368,7 @@ def test_the_draft_prefill_runs_unless_new_requests_will_be_frozen(prefill, runs
     own = ("SGLang's own", (DRAFT_WORKER, batch, "hidden", "next"), {})
     assert done == (own if runs else ("draft input", "next"))
     recorder = Recorder()
-    recorder.prefill(1.0, batch.reqs)
+    recorder.prefill(1.0, batch.reqs, 20)
     recorder.decode(2.0, 1, "on", batch_size=2, requests=batch.reqs, accepted=[1, 0], context_tokens=9)
     (cell,) = recorder.cells()
     assert cell["accepted" if runs else "accepted_after_cold"] == [1, 1], "what they draft is counted apart"

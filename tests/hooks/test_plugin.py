@@ -153,9 +153,35 @@ def test_a_step_with_a_prefill_launched_behind_it_is_not_timed(hooks, behind, ti
 
 
 def test_a_prefill_is_counted(hooks):
-    """It makes the decode interval around it unclean."""
-    process(hooks, make(forward_mode=Mode("extend"), reqs=[Req()]), make())
+    """It makes the decode interval around it unclean, which holds its requests and their computed tokens."""
+    for batch in (
+        decode_batch(Req()),
+        make(forward_mode=Mode("extend"), reqs=[Req(), Req()], extend_num_tokens=300),
+        decode_batch(Req()),
+    ):
+        hooks._control.policy.get_steps_for_batch(1)
+        process(hooks, batch, make(speculative_num_draft_tokens=3))
     assert hooks._control.report()["telemetry"]["prefill_batches"] == 1
+    (cell,) = cells(hooks)
+    assert (cell["prefill_spells"], cell["prefilled_requests"], cell["prefilled_tokens"]) == (1, 2, 300)
+
+
+@pytest.mark.parametrize(("behind", "idle", "prefills"), [("extend", 1, 1), ("decode", 2, 0)])
+def test_a_batch_that_ends_is_followed_by_idleness_unless_a_prefill_was_launched_behind_it(
+    hooks, behind, idle, prefills
+):
+    """The first result has nothing before it; what is prefilled after a pause holds no step up."""
+    queues = [make(), make(result_queue=[(make(forward_mode=Mode(behind)), make())]), make()]
+    prefill = make(forward_mode=Mode("extend"), reqs=[Req()], extend_num_tokens=300)
+    for scheduler, batch, finish in zip(
+        queues, (decode_batch(Req()), decode_batch(Req()), prefill), ([], [0], []), strict=True
+    ):
+        hooks._control.policy.get_steps_for_batch(1)
+        process(hooks, batch, make(speculative_num_draft_tokens=3), finish=finish, scheduler=scheduler)
+    hooks._control.policy.get_steps_for_batch(1)
+    process(hooks, decode_batch(Req()), make(speculative_num_draft_tokens=3))
+    (cell,) = cells(hooks)
+    assert (cell["skipped_idle"], cell["prefill_spells"]) == (idle, prefills)
 
 
 @pytest.mark.parametrize("width", [None, "x"])

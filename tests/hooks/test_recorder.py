@@ -57,7 +57,7 @@ def test_an_interval_with_a_prefill_is_not_a_decode_step():
     """It is counted as skipped, and the next interval is clean again."""
     recorder = Recorder()
     decode(recorder, 1.0, [0])
-    recorder.prefill(1.75)
+    recorder.prefill(1.75, [object()], 20)
     decode(recorder, 1.9, [0])
     decode(recorder, 2.0, [0])
     cell = only_cell(recorder)
@@ -65,6 +65,22 @@ def test_an_interval_with_a_prefill_is_not_a_decode_step():
     assert (cell["skipped_prefill"], cell["timed_steps"]) == (1, 1)
     assert cell["timed_seconds"] == pytest.approx(0.1)
     assert recorder.prefill_batches == 1
+
+
+def test_what_prefills_add_is_counted_with_the_step_behind_them():
+    """Two batches in one interval are one spell; what came before a batch ran dry is in none."""
+    recorder = Recorder()
+    decode(recorder, 1.0, [0])
+    recorder.prefill(1.25, [object()], 20)
+    recorder.prefill(1.5, [object(), object()], 300)
+    decode(recorder, 2.0, [0])
+    decode(recorder, 2.25, [0], behind="prefill")
+    decode(recorder, 2.5, [], batch_size=1)
+    recorder.prefill(5.0, [object()], 5000)
+    decode(recorder, 5.5, [0])
+    cell = only_cell(recorder)
+    assert (cell["skipped_prefill"], cell["skipped_prefill_seconds"]) == (2, 1.25)
+    assert (cell["prefill_spells"], cell["prefilled_requests"], cell["prefilled_tokens"]) == (1, 3, 320)
 
 
 def test_an_interval_with_a_switch_is_left_out_of_the_new_cell():
@@ -92,7 +108,7 @@ def test_the_stale_step_of_finished_requests_yields_nothing_and_starts_an_idle_g
     recorder = Recorder()
     decode(recorder, 1.0, [1])
     decode(recorder, 1.1, [], batch_size=1)
-    recorder.prefill(1.5)
+    recorder.prefill(1.5, [object()], 20)
     decode(recorder, 1.9, [1])
     cell = only_cell(recorder)
     assert (cell["steps"], cell["tokens"]) == (2, 4)
@@ -132,7 +148,7 @@ def test_a_request_whose_draft_prefill_was_skipped_is_after_cold():
     recorder = Recorder()
     frozen, fresh = Request(), Request()
     mark_cold([frozen])
-    recorder.prefill(0.9, [frozen, fresh])
+    recorder.prefill(0.9, [frozen, fresh], 20)
     decode(recorder, 1.0, [2, 1], requests=[frozen, fresh])
     cell = only_cell(recorder)
     assert (cell["accepted"], cell["accepted_after_cold"]) == ([0, 1, 0], [0, 0, 1])

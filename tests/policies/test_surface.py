@@ -9,6 +9,7 @@ from policies.acceptance import Survival
 from policies.gears import ColdLedger
 from policies.goodput import Goodput
 from policies.load import Load
+from policies.prefill_cost import PRIOR_TOKENS, PrefillCost
 from policies.step_cost import StepCost
 from policies.surface import SIZES, Models, Outlook, prospect, size_index, surface
 from policies.types import OFF_COLD, OFF_WARM, Arm, CellDelta, Gear, Observation
@@ -27,14 +28,15 @@ def ran(arm: Arm, ms: float, batch: int = 64, steps: int = 1000) -> CellDelta:
     )  # fmt: skip
 
 
-def learned(prefills_per_step: float, idle_s: float = 0.0) -> Models:
+def learned(requests_per_step: float, idle_s: float = 0.0) -> Models:
     """Off takes 6 ms in every gear, depth 2 takes 30; acceptance was seen `idle_s` ago."""
-    models = Models(Survival(), StepCost(), ColdLedger(), Load())
+    models = Models(Survival(), StepCost(), ColdLedger(), Load(), PrefillCost())
     cells = [ran(FROZEN, 6.0), ran(OFF_COLD, 6.0), ran(OFF_WARM, 6.3), ran(Arm(2), 30.0, steps=10)]
     models.survival.observe(cells, 1.0)
     models.survival.observe([], idle_s)
     models.cost.observe(cells, 1.0)
-    models.load.observe(cells, [6.0, 6.0, 6.3, 0.3], 20.0, prefills=3010 * prefills_per_step)
+    models.load.observe(cells, [6.0, 6.0, 6.3, 0.3], 20.0)
+    models.prefill.requests, models.prefill.tokens = requests_per_step * 1000, 64_000 - PRIOR_TOKENS
     return models
 
 
@@ -47,26 +49,26 @@ def value(models: Models, size: float) -> dict[Arm, float]:
 
 
 def test_frozen_is_worth_the_draft_prefills_that_it_spares() -> None:
-    """A quarter of a step for each prefill: with one in two steps log(1 + 0.25 / 2) = 0.118 above cold."""
-    at = value(learned(prefills_per_step=0.5), 64)
-    assert at[FROZEN] - at[OFF_COLD] == pytest.approx(0.118, abs=0.012)
-    quiet = value(learned(prefills_per_step=0.0), 64)
+    """A tenth of a step for each request: with one a step -log(1 - 0.1) = 0.105 above cold."""
+    at = value(learned(requests_per_step=1.0), 64)
+    assert at[FROZEN] - at[OFF_COLD] == pytest.approx(0.105, abs=0.012)
+    quiet = value(learned(requests_per_step=0.0), 64)
     assert quiet[FROZEN] - quiet[OFF_COLD] == pytest.approx(0.0, abs=0.01)
 
 
 def test_what_frozen_spares_does_not_grow_with_the_step() -> None:
-    """Steps of 60 ms at 256, of 6 at 64: a quarter of the 6 for each prefill, so log(1 + 0.025 / 2) there."""
-    models = learned(prefills_per_step=0.5)
+    """Steps of 60 ms at 256, of 6 at 64: a tenth of the 6 for each of 4 requests, so -log(1 - 0.04) there."""
+    models = learned(requests_per_step=1.0)
     long = [ran(arm, 60.0, batch=256) for arm in (FROZEN, OFF_COLD)]
     models.cost.observe(long, 1.0)
-    models.load.observe(long, [60.0, 60.0], 120.0, prefills=2000)
+    models.load.observe(long, [60.0, 60.0], 120.0)
     at = value(models, 256)
-    assert 0.0 < at[FROZEN] - at[OFF_COLD] < 0.04
+    assert at[FROZEN] - at[OFF_COLD] == pytest.approx(0.041, abs=0.012)
 
 
 def test_frozen_is_known_with_cold_and_not_probed() -> None:
     """Its decode step is cold's; what it spares beside that no probe could tell."""
-    models = Models(Survival(), StepCost(), ColdLedger(), Load())
+    models = Models(Survival(), StepCost(), ColdLedger(), Load(), PrefillCost())
     cells = [ran(OFF_COLD, 6.0), ran(OFF_WARM, 6.3)]
     models.cost.observe(cells, 1.0)
     outlook = Outlook.of(models, ARMS)
@@ -126,7 +128,21 @@ class Prefilling(Bench):
 
     def observe(self) -> Observation:
         observation = super().observe()
-        return dataclasses.replace(observation, prefill_batches=observation.decode_steps // 2)
+        cells = tuple(map(held_up, observation.cells))
+        return dataclasses.replace(observation, cells=cells, prefill_batches=observation.decode_steps // 2)
+
+
+def held_up(cell: CellDelta) -> CellDelta:
+    """Behind half of its steps one request of 200 tokens was prefilled in 10 ms."""
+    held_up = cell.steps // 2
+    return dataclasses.replace(
+        cell,
+        skipped_prefill=held_up,
+        skipped_prefill_seconds=held_up * (0.01 + cell.timed_seconds / max(1, cell.timed_steps)),
+        prefill_spells=held_up,
+        prefilled_requests=held_up,
+        prefilled_tokens=200 * held_up,
+    )
 
 
 def test_where_off_lasts_frozen_is_found() -> None:
