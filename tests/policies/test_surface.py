@@ -107,6 +107,37 @@ def test_acceptance_that_was_not_seen_for_long_is_a_reason_to_look_and_none_to_s
     assert doubt(unseen)[1] > 0.1 > doubt(seen)[1]
 
 
+@pytest.mark.parametrize(
+    ("idle_s", "ms", "looked"), [(150.0, 9.0, False), (200.0, 9.0, True), (200.0, 30.0, False)]
+)
+def test_off_that_hid_acceptance_for_long_is_interrupted_for_a_look(
+    idle_s: float, ms: float, looked: bool
+) -> None:
+    """One change in half an hour is believed: after 190 s one has come with 10 %.
+
+    Three tokens in 9 ms may be worth more than one in 6, three in 30 are not, however well drafts are accepted.
+    """
+    models = Models(Survival(), StepCost(), ColdLedger(), Load(), PrefillCost())
+    accepted = (600 * 64, 200 * 64, 200 * 64)  # 40 % of first drafts, half of the second
+    deep = dataclasses.replace(ran(Arm(2), ms), accepted=accepted, tokens=1600 * 64)
+    cells = [ran(OFF_COLD, 6.0), deep]
+    models.survival.observe(cells, 1.0)
+    models.survival.observe([], idle_s)
+    models.cost.observe(cells, 1.0)
+    models.load.observe(cells, [6.0, 9.0], 20.0)
+    outlook = Outlook.of(models, (OFF_COLD, Arm(2)))
+    off, deep_index = (np.full(len(SIZES), outlook.arms.index(arm)) for arm in (OFF_COLD, Arm(2)))
+    views = [
+        prospect(
+            models, outlook, chosen, 64, (1.0, 1.0), horizons_s=(1e3, 1e3), hurdle=(0.01, 1.5), waiting=False
+        )
+        for chosen in (off, deep_index)
+    ]
+    first = [dict(zip(outlook.arms, view.first.tolist(), strict=True)) for view in views]
+    assert first[0] == {OFF_COLD: False, Arm(2): looked}
+    assert first[1] == {OFF_COLD: False, Arm(2): False}, "who drafts sees acceptance"
+
+
 def test_frozen_is_not_put_where_no_batch_has_been() -> None:
     """All load was at 64 requests: nothing is known of 4."""
     at = value(learned(0.5), 4)
