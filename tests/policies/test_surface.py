@@ -115,7 +115,7 @@ def test_off_that_hid_acceptance_for_long_is_interrupted_for_a_look(
 ) -> None:
     """One change in half an hour is believed: after 190 s one has come with 10 %.
 
-    Three tokens in 9 ms may be worth more than one in 6, three in 30 are not, however well drafts are accepted.
+    Three tokens in 9 ms may be worth more than one in 6; three in 30 are not, whatever is accepted.
     """
     models = Models(Survival(), StepCost(), ColdLedger(), Load(), PrefillCost())
     accepted = (600 * 64, 200 * 64, 200 * 64)  # 40 % of first drafts, half of the second
