@@ -362,7 +362,12 @@ def test_axe_finds_nothing(page, running, size, dark):
     wait(page, lambda: text(page, "mode") == "Speculation is off")
     axe = tool("axe").read_text(encoding="utf-8")
     page.execute_cdp_cmd("Runtime.evaluate", {"expression": axe})
-    found = page.execute_async_script("axe.run().then(r => arguments[0](r.violations))")
+    running.hangs = True
+    try:
+        wait(page, lambda: "Late" in text(page, "warnings"), lambda: text(page, "warnings"))
+        found = page.execute_async_script("axe.run().then(r => arguments[0](r.violations))")
+    finally:
+        running.hangs = False
     assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []
 
 
