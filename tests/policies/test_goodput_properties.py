@@ -32,13 +32,15 @@ numbers = st.one_of(
     st.sampled_from([math.nan, math.inf, -math.inf, 1e300, -1e300, 0, 2**70, None, "7", True]),
 )
 counts = st.lists(numbers, max_size=9).map(tuple)
-cells = st.builds(CellDelta, numbers, st.sampled_from(ARMS), *[numbers] * 3, counts, counts, *[numbers] * 7)
+cells = st.builds(CellDelta, numbers, st.sampled_from(ARMS), *[numbers] * 3, counts, counts, *[numbers] * 12)
 plausible = st.builds(
-    lambda batch, arm, steps, s: CellDelta(
+    lambda batch, arm, steps, s, prefills, tokens: CellDelta(
         batch, arm, steps, steps * batch, 2 * steps * batch, (steps * batch,) + (0,) * arm.depth,
         (0,) * (arm.depth + 1), steps, steps * s, steps * s * s, steps * batch, steps * batch * 100,
+        prefills, prefills * s, prefills, prefills * 3 * s, prefills, prefills * 2, tokens,
     ),
     st.sampled_from([1, 2, 24, 256, 1024]), st.sampled_from(ARMS), st.integers(1, 500), st.floats(1e-6, 50.0),
+    st.integers(0, 500), st.integers(0, 10**9),
 )  # fmt: skip
 schedules = st.one_of(st.none(), st.sampled_from(ARMS).map(Schedule.constant))
 observations = st.builds(
