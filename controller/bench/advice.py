@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.bench.statistics import Estimate, reach
 
 TIE = 0.01
-"""Arms closer than this are equal, and the one that drafts less is taken."""
+"""Arms closer than this are equal."""
 
 Curve = Mapping[int, Estimate]
 """Concurrency to output tokens per second."""
@@ -29,6 +29,35 @@ class Crossover:
 
 
 @dataclass(frozen=True, slots=True)
+class Undecided:
+    """`falling` is told ahead at `low` requests at once, behind at `high`, and at none between is it told."""
+
+    falling: str
+    rising: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The schedule's throughput over an arm's, with the 95 % interval; `None`: no spread is known."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the interval leaves out 1: the two are further apart than chance has it."""
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
+    def inverse(self) -> Worth:
+        """The arm's throughput over the schedule's."""
+        low, high = (None if end is None else 1 / end for end in (self.high, self.low))
+        return Worth(1 / self.ratio, low, high)
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     """The conclusion of a benchmark."""
 
@@ -40,13 +69,20 @@ class Advice:
     compared: tuple[int, ...]
     """Concurrencies at which both a speculating arm and one that does not speculate were measured."""
     crossovers: tuple[Crossover, ...]
-    """Of the best speculating arm with the best that does not speculate, ascending, within `compared`."""
+    """Of the best speculating arm with the best that does not speculate, ascending, within `compared`.
+
+    Only between two neighbours of `compared` at which they are told apart (`fastest`).
+    """
+    undecided: tuple[Undecided, ...]
+    """Of the same, where concurrencies lie between at which they are not told apart."""
     schedule: tuple[tuple[int, str], ...]
     """(from batch size, arm), of the arms that can be steered on one server."""
     not_in_schedule: Mapping[str, str]
     """Arms that were measured and can be in no schedule, and why."""
-    worth: Mapping[str, float]
+    worth: Mapping[str, Worth]
     """Geometric mean over the measured concurrencies of the schedule's throughput over the arm's."""
+    instead: str | None
+    """The arm to run rather than the schedule: the fastest of those that it is told to be worth less than."""
 
 
 def crossovers(falling: str, falling_curve: Curve, rising: str, rising_curve: Curve) -> tuple[Crossover, ...]:
@@ -80,11 +116,46 @@ def _is_above(a: Estimate, b: Estimate) -> bool:
     return a.mean - b.mean > max(TIE * b.mean, reach(a, b))
 
 
-def best_arm(curves: Mapping[str, Curve], depths: Mapping[str, int], concurrency: int) -> str | None:
-    """The arm to run; of those that the fastest does not clearly beat the one that drafts least."""
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """An arm for each of the concurrencies up to one; `cost` is rows, shortfall, sum of depths."""
+
+    cost: tuple[int, float, int] = (0, 0.0, 0)
+    arms: tuple[str, ...] = ()
+
+    def then(self, arm: str, *, short: float, depth: int) -> _Path:
+        rows, shortfall, drafted = self.cost
+        changes = self.arms[-1:] != (arm,)
+        return _Path((rows + changes, shortfall + short, drafted + depth), (*self.arms, arm))
+
+
+def choices(curves: Mapping[str, Curve], depths: Mapping[str, int]) -> dict[int, str]:
+    """The arm to run at each concurrency: one that the fastest there is not told from (`fastest`).
+
+    Of all tables of such arms one with the fewest rows, so that a tie changes no arm; of those the one whose
+    means fall least short of those of `best_arm` (sum of log ratios), and then the one that drafts least.
+    """
+    levels = sorted({c for curve in curves.values() for c in curve})
+    paths = [_Path()]  # the cheapest that end in each arm
+    for level in levels:
+        best = best_arm(curves, depths, level)
+        short = {
+            arm: max(0.0, math.log(curves[best][level].mean / curves[arm][level].mean))
+            for arm in fastest(curves, level) or (best,)
+        }
+        paths = [
+            min((path.then(arm, short=short[arm], depth=depths[arm]) for path in paths), key=lambda p: p.cost)
+            for arm in short
+        ]
+    return dict(zip(levels, min(paths, key=lambda path: path.cost).arms, strict=True))
+
+
+def best_arm(curves: Mapping[str, Curve], depths: Mapping[str, int], concurrency: int) -> str:
+    """Of the arms that the fastest does not beat (`_beats`) the one that drafts least.
+
+    Raises `ValueError` where no arm has a figure.
+    """
     here = {label: curve[concurrency] for label, curve in curves.items() if concurrency in curve}
-    if not here:
-        return None
     top = max(here, key=lambda label: here[label].mean)
     tied = [label for label in here if not _beats(here[top], here[label])]
     return min(tied, key=lambda label: (depths[label], -here[label].mean))
@@ -93,7 +164,7 @@ def best_arm(curves: Mapping[str, Curve], depths: Mapping[str, int], concurrency
 def _beats(a: Estimate, b: Estimate) -> bool:
     """Whether `a` is above `b` by more than 1 % and the standard error of their difference.
 
-    A schedule must choose.  Not by 95 % intervals: of two windows those are too wide to ever tell arms apart.
+    A choice among arms that are not told apart, not a claim: of two windows 95 % intervals are wide.
     """
     error = math.hypot(a.standard_error or 0.0, b.standard_error or 0.0)
     return a.mean - b.mean > max(TIE * b.mean, error)
@@ -108,27 +179,23 @@ def envelope(curves: Mapping[str, Curve]) -> dict[int, Estimate]:
 
 
 def schedule(
-    curves: Mapping[str, Curve], depths: Mapping[str, int], batch_sizes: Mapping[int, float]
+    curves: Mapping[str, Curve], chosen: Mapping[int, str], batch_sizes: Mapping[int, float]
 ) -> tuple[tuple[int, str], ...]:
-    """The table from batch size to arm; `batch_sizes` gives what batch each concurrency makes.
+    """The table from batch size to arm that makes `choices`; `batch_sizes`: what batch a concurrency makes.
 
     The first row begins at the batch of the lowest concurrency, since below that nothing is known; another
     where its arm's curve crosses the one before, or, where they do not cross in between, at the concurrency
-    from which it was better.
+    from which it is taken.
     """
-    levels = sorted({c for curve in curves.values() for c in curve})
-    rows: list[tuple[int, str]] = []
-    for low, high in itertools.pairwise([None, *levels]):
-        assert high is not None  # noqa: S101 - for the type checker: only the first is None
-        arm = best_arm(curves, depths, high)
-        if arm is None or (rows and rows[-1][1] == arm):
-            continue
-        start = max(1, round(_batch_size(high, batch_sizes)))
-        if low is not None and rows:
-            crossing = crossovers(rows[-1][1], curves[rows[-1][1]], arm, curves[arm])
+    rows = [
+        (max(1, round(_batch_size(c, batch_sizes))), arm) for c, arm in itertools.islice(chosen.items(), 1)
+    ]
+    for (low, before), (high, arm) in itertools.pairwise(chosen.items()):
+        if arm != before:
+            crossing = crossovers(before, curves[before], arm, curves[arm])
             between = [x.concurrency for x in crossing if low <= x.concurrency <= high]
-            start = max(rows[-1][0] + 1, round(_batch_size(between[0] if between else high, batch_sizes)))
-        rows.append((start, arm))
+            start = round(_batch_size(between[0] if between else high, batch_sizes))
+            rows.append((max(rows[-1][0] + 1, start), arm))
     return tuple(rows)
 
 
@@ -142,10 +209,33 @@ def _batch_size(concurrency: float, batch_sizes: Mapping[int, float]) -> float:
     return concurrency
 
 
-def worth(chosen: Mapping[int, Estimate], other: Curve) -> float | None:
-    """Geometric mean of chosen over other, at the concurrencies that both have; `None` without any."""
-    logs = [math.log(chosen[c].mean / other[c].mean) for c in chosen if c in other]
-    return math.exp(sum(logs) / len(logs)) if logs else None
+def worth(chosen: Mapping[int, Estimate], other: Curve) -> Worth | None:
+    """Geometric mean of chosen over other, at the concurrencies that both have; `None` without any.
+
+    The interval is that of the mean of logarithms (delta method), whose degrees of freedom are Welch and
+    Satterthwaite's.  Where the chosen is the other itself the ratio is 1, without error.
+    """
+    pairs = [(chosen[c], other[c]) for c in chosen if c in other]
+    if not pairs:
+        return None
+    mean = sum(math.log(a.mean / b.mean) for a, b in pairs) / len(pairs)
+    differing = [(a, b) for a, b in pairs if a is not b]
+    if any(e.standard_error is None for pair in differing for e in pair):
+        return Worth(math.exp(mean), None, None)
+    half = _half_width(differing, len(pairs))
+    return Worth(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def _half_width(pairs: Sequence[tuple[Estimate, Estimate]], count: int) -> float:
+    """Of the 95 % interval of the sum of log ratios over `count`; every mean has a standard error."""
+    variances = [sum(((e.standard_error or 0.0) / e.mean) ** 2 for e in pair) for pair in pairs]
+    total = sum(variances)
+    if not total:
+        return 0.0
+    parts = sum(v**2 / (a.n + b.n - 2) for v, (a, b) in zip(variances, pairs, strict=True))
+    freedom = max(1, math.floor(total**2 / parts))
+    exact = Estimate(0.0, None, 1)
+    return reach(Estimate(0.0, None, freedom + 1, math.sqrt(total) / count), exact)
 
 
 def advise(
@@ -163,23 +253,39 @@ def advise(
     """
     mine = {label: curve for label, curve in curves.items() if label not in not_in_schedule}
     levels = sorted({c for curve in curves.values() for c in curve})
-    chosen = {c: mine[arm][c] for c in levels if (arm := best_arm(mine, depths, c)) is not None}
-    gains = {label: worth(chosen, curve) for label, curve in curves.items()}
+    chosen = choices(mine, depths)
+    figures = {c: mine[arm][c] for c, arm in chosen.items()}
+    gains = {label: gain for label, curve in curves.items() if (gain := worth(figures, curve)) is not None}
     on = envelope({label: curve for label, curve in curves.items() if depths.get(label)})
     off = envelope({label: curve for label, curve in curves.items() if depths.get(label) == 0})
+    turns = tuple(_turns(on, off))
     return Advice(
         best={c: found for c in levels if (found := fastest(curves, c))},
         compared=tuple(sorted(on.keys() & off.keys())),
-        crossovers=_clear_crossovers(on, off),
-        schedule=schedule(mine, depths, batch_sizes),
+        crossovers=tuple(turn for turn in turns if isinstance(turn, Crossover)),
+        undecided=tuple(turn for turn in turns if isinstance(turn, Undecided)),
+        schedule=schedule(mine, chosen, batch_sizes),
         not_in_schedule={label: why for label, why in not_in_schedule.items() if label in curves},
-        worth={label: gain for label, gain in gains.items() if gain is not None},
+        worth=gains,
+        instead=_instead(gains),
     )
 
 
-def _clear_crossovers(on: Curve, off: Curve) -> tuple[Crossover, ...]:
-    """Where speculation stops paying; what is ahead or behind within its error crosses nothing."""
-    ahead = [c for c in on if c in off and _beats(on[c], off[c])]
-    behind = [c for c in on if c in off and _beats(off[c], on[c])]
-    found = crossovers("speculation", on, "no speculation", off)
-    return tuple(x for x in found if min(ahead, default=math.inf) <= x.concurrency <= max(behind, default=0))
+def _instead(gains: Mapping[str, Worth]) -> str | None:
+    better = {label: gain.ratio for label, gain in gains.items() if gain.is_told and gain.ratio < 1 - TIE}
+    return min(better, key=lambda label: better[label]) if better else None
+
+
+def _turns(on: Curve, off: Curve) -> Iterator[Crossover | Undecided]:
+    """From each concurrency at which speculation is told ahead to the next told one, if behind there."""
+    shared = sorted(on.keys() & off.keys())
+    ahead = {c for c in shared if _is_above(on[c], off[c])}
+    behind = {c for c in shared if _is_above(off[c], on[c])}
+    names = "speculation", "no speculation"
+    for low, high in itertools.pairwise(c for c in shared if c in ahead | behind):
+        if low in ahead and high in behind:
+            if shared.index(high) == shared.index(low) + 1:
+                falling, rising = ({c: curve[c] for c in (low, high)} for curve in (on, off))
+                yield from crossovers(names[0], falling, names[1], rising)
+            else:
+                yield Undecided(*names, low, high)

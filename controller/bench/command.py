@@ -106,7 +106,7 @@ async def _measure(request: BenchRequest, inputs: Inputs, console: Console) -> O
     async with AsyncExitStack() as stack:
         engine = await _server("engine", request.engine, request, stack)
         state = await engine.control.state() if engine.control else None
-        targets = [Target(engine, arm) for arm in _runnable(inputs.arms, state)]
+        targets = [Target(engine, arm, asked=bool(inputs.arms)) for arm in _runnable(inputs.arms, state)]
         steered = any(target.arm.label != AS_IS for target in targets)
         if engine.control and state and steered:
             engine.control.check_free(state)

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from controller.bench.advice import TIE, Advice
+from controller.bench.advice import TIE, Advice, Worth
 from controller.bench.between import Between
 from controller.bench.campaign import Window
 from controller.bench.client import CONTINUOUS_USAGE, IGNORE_EOS, STREAM_OPTIONS
@@ -125,6 +125,7 @@ def sentences(outcome: Outcome) -> Iterator[str]:
             f"This advice rests on contaminated windows: other traffic was a part of {contaminated} "
             f"of the {used} that it uses."
         )
+    yield from _instead(advice)
     yield from _best(advice)
     yield from _crossing(advice, outcome)
     if advice.schedule:
@@ -136,11 +137,34 @@ def sentences(outcome: Outcome) -> Iterator[str]:
         which = ", ".join(f"{label} ({why})" for label, why in advice.not_in_schedule.items())
         none = "No schedule, which takes arms that hold a depth"
         yield f"{'Not in the schedule' if advice.schedule else none}: {which}."
+    yield from _worth(advice)
+
+
+def _instead(advice: Advice) -> Iterator[str]:
+    """What was measured to be faster than the schedule would be."""
+    if (label := advice.instead) is not None:
+        gain = advice.worth[label].inverse()
+        yield f"Do not run the schedule below: run {label}, which is worth {_gain(gain)} against it."
+
+
+def _worth(advice: Advice) -> Iterator[str]:
+    """What the schedule is worth against each arm, except one that it is alone; the most first."""
     whole = advice.schedule[0][1] if len(advice.schedule) == 1 else None
-    for label, gain in sorted(advice.worth.items(), key=lambda item: -item[1]):
-        if label != whole:  # the schedule is that arm alone
-            percent = 100 * (gain - 1)
-            yield f"Against {label} alone it is worth {percent:+.1f} % (geometric mean over concurrencies)."
+    for label, gain in sorted(advice.worth.items(), key=lambda item: -item[1].ratio):
+        if label != whole:
+            told = "it is worth" if gain.is_told else "no worth is told apart from 0:"
+            yield f"Against {label} alone {told} {_gain(gain)}."
+
+
+def _gain(worth: Worth) -> str:
+    over = "geometric mean over concurrencies"
+    if worth.low is not None and worth.high is not None:
+        over = f"{_percent(worth.low)} to {_percent(worth.high)} % at 95 %, {over}"
+    return f"{_percent(worth.ratio)} % ({over})"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f}"
 
 
 def _best(advice: Advice) -> Iterator[str]:
@@ -163,7 +187,13 @@ def _best(advice: Advice) -> Iterator[str]:
 def _crossing(advice: Advice, outcome: Outcome) -> Iterator[str]:
     for crossing in advice.crossovers:
         yield f"Speculation stops paying at about {crossing.concurrency:.0f} requests at once."
-    if advice.crossovers:
+    for turn in advice.undecided:
+        inside = _and([str(c) for c in advice.compared if turn.low < c < turn.high])
+        yield (
+            f"Speculation stops paying between {turn.low} and {turn.high} requests at once: at {inside} it "
+            "is not told apart from none (more --rounds tell more)."
+        )
+    if advice.crossovers or advice.undecided:
         return
     if not advice.compared:
         yield f"Where speculation stops paying was not measured: {_uncompared(outcome)}."
@@ -243,7 +273,9 @@ def away(outcome: Outcome) -> Iterator[str]:
 def _refused(outcome: Outcome) -> Iterator[str]:
     """What servers would not be asked for, and what is not known for that."""
     for server, fields in outcome.about.get("refused", {}).items():
-        costs = "; ".join(_WITHOUT[name] for name in fields)
+        guessed = any(w.stats.guessed for w in outcome.measured() if w.server == server)
+        told = {} if guessed else {STREAM_OPTIONS: "the tokens of every window were told all the same"}
+        costs = "; ".join({**_WITHOUT, **told}[name] for name in fields)
         yield f"{server} refuses {_and(fields)} (HTTP 400 or 422) and was asked without: {costs}."
 
 

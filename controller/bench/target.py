@@ -92,11 +92,13 @@ class Target:
 
     server: ServerUnderTest
     arm: BenchArm
+    asked: bool = False
+    """Whether `--arms` names the arm."""
 
     @property
     def label(self) -> str:
-        """The arm; for `as-is` the server's name."""
-        return self.server.name if self.arm.label == AS_IS else self.arm.label
+        """The arm; for an `as-is` that nobody named the server's name."""
+        return self.server.name if self.arm.label == AS_IS and not self.asked else self.arm.label
 
     async def apply(self, lease_s: float) -> None:
         """Put the arm in force; policies, and `as-is` where others are held, are the caller's business.

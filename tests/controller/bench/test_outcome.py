@@ -399,8 +399,61 @@ def test_one_concurrency_has_no_crossover_to_speak_of():
         "Fastest: off-cold at 64 requests at once.",
         "One concurrency (64) shows no crossover of speculation with none.",
         "Schedule by batch size: 64+: off-cold. Below 64 nothing is known: measure lower concurrencies.",
-        "Against depth-2 alone it is worth +25.0 % (geometric mean over concurrencies).",
+        (
+            "Against depth-2 alone it is worth +25.0 % "
+            "(+25.0 to +25.0 % at 95 %, geometric mean over concurrencies)."
+        ),
     ]
+
+
+def rounds(label, concurrency, *tok_s):
+    """One window of each."""
+    return [window(label, concurrency, value, number=i) for i, value in enumerate(tok_s)]
+
+
+def test_a_crossover_behind_a_tie_is_told_as_a_range():
+    """Twice as fast at 4, half at 64, and 100 +- 10 for both at 16."""
+    windows = [
+        *(w for c, share in ((4, 2), (64, 0.5)) for w in rounds("depth-2", c, 100 * share, 100 * share)),
+        *(w for c in (4, 64) for w in rounds("off-cold", c, 100, 100)),
+        *rounds("depth-2", 16, 91, 110),
+        *rounds("off-cold", 16, 90, 110),
+    ]
+    text = list(report.sentences(Outcome({}, windows)))
+    assert text[2] == (
+        "Speculation stops paying between 4 and 64 requests at once: at 16 it is not told apart from none "
+        "(more --rounds tell more)."
+    )
+    assert not any("about" in line for line in text)
+    (found,) = to_json(Outcome({}, windows))["advice"]["undecided"]
+    assert (found["low"], found["high"]) == (4, 64)
+
+
+def test_a_worth_that_chance_may_have_made_is_said_to_be_none():
+    """100 and 100 beside 90 and 106: ln 100/98, errors 0 and 8 of 98, t of 2 degrees 4.303: from -28.2 %."""
+    windows = rounds("off-cold", 4, 100, 100) + rounds("depth-2", 4, 90, 106)
+    assert list(report.sentences(Outcome({}, windows)))[-1] == (
+        "Against depth-2 alone no worth is told apart from 0: +2.0 % "
+        "(-28.2 to +45.0 % at 95 %, geometric mean over concurrencies)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("guessed", "costs"),
+    [
+        (True, "tokens of a stream may never be told, and are then a guess"),
+        (False, "the tokens of every window were told all the same"),
+    ],
+)
+def test_tokens_are_called_a_guess_only_where_a_window_guessed(guessed, costs):
+    """A server that refuses `stream_options` may tell its tokens all the same."""
+    one = window("engine", 4, 100)
+    outcome = Outcome(
+        {"refused": {"engine": ["stream_options"]}}, [replace(one, stats=replace(STATS, guessed=guessed))]
+    )
+    assert next(report.warnings(outcome)) == (
+        f"engine refuses stream_options (HTTP 400 or 422) and was asked without: {costs}."
+    )
 
 
 AS_IT_IS = [replace(window("engine", c, 60 * c), arm="as-is") for c in (4, 16)] * 2
@@ -439,7 +492,13 @@ def test_arms_that_make_their_own_schedule_may_be_the_fastest_and_are_no_part_of
     tok_s = {"depth-2": 400, "off-cold": 300, "policy:goodput": 700, "native": 500}
     outcome = Outcome({}, [window(label, 4, value) for label, value in tok_s.items()] * 2)
     text = list(report.sentences(outcome))
-    assert text[0] == "Fastest: policy:goodput at 4 requests at once."
+    assert text[:2] == [
+        (
+            "Do not run the schedule below: run policy:goodput, which is worth +75.0 % "
+            "(+75.0 to +75.0 % at 95 %, geometric mean over concurrencies) against it."
+        ),
+        "Fastest: policy:goodput at 4 requests at once.",
+    ]
     assert (
         "Not in the schedule: policy:goodput (a policy, which makes its own), "
         "native (SGLang's own rule, which holds no depth)."

@@ -5,12 +5,13 @@ import random
 
 import pytest
 
+from controller.bench.arms import parse_arm
 from controller.bench.client import Client
 from controller.bench.load import OpenLoop
 from controller.bench.offered import offered
 from controller.bench.prompts import Prompt, RandomTokens
 from controller.bench.records import window_stats
-from controller.bench.target import ServerUnderTest
+from controller.bench.target import ServerUnderTest, Target
 from tests.controller.bench.fake_server import FakeServer, http
 
 pytestmark = pytest.mark.looptime
@@ -103,3 +104,12 @@ async def test_a_server_without_a_load_is_told_nothing():
     async with http(server) as client:
         await ServerUnderTest("engine", Client(client, asyncio.get_running_loop().time)).end()
     assert server.aborted == []
+
+
+async def test_a_server_as_it_is_is_called_as_it_was_asked_for():
+    """`as-is` of --arms by that name, a whole server by its own; other arms are called the same."""
+    async with http(FakeServer()) as client:
+        server = ServerUnderTest("engine", Client(client, asyncio.get_running_loop().time))
+    as_is, off = parse_arm("as-is"), parse_arm("off-cold")
+    assert [Target(server, as_is, asked=asked).label for asked in (True, False)] == ["as-is", "engine"]
+    assert [Target(server, off, asked=asked).label for asked in (True, False)] == ["off-cold", "off-cold"]
