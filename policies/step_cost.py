@@ -517,7 +517,9 @@ class StepCost:
         error = math.sqrt(known.cv2 / seen.steps + known.variance(self.params) + self.params.floor**2)
         residual = math.log(seen.mean_s / expected)
         self._learn_slope(arm, known, seen, residual, error)
-        alarm = self._cusum.setdefault(arm, Cusum(self._drift)).update(residual / error)
+        # what follows prefills moves with the host's work, which is no change of the step
+        cusum = self._cusum.setdefault(arm, Cusum(self._drift))
+        alarm = not seen.rough and cusum.update(residual / error)
         if seen.rough:
             seen = dataclasses.replace(seen, cv2=seen.steps * residual**2)
         self._blend(known, seen, min(seen.mean_s, expected * math.exp(5 * error)), dt_s)

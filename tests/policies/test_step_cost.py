@@ -10,6 +10,7 @@ from policies.step_cost import (
     KNOTS,
     StepCost,
     StepCostParams,
+    bucket_index,
     interpolation,
     inverse,
     prior_field,
@@ -161,6 +162,14 @@ def rough(batch: int, arm: Arm, ms: float, steps: int = 10, clean: CellDelta | N
     return CellDelta(
         bucket, arm, steps, steps * batch, steps * batch, (), (), 0, 0.0, 0.0, 0, 0, steps, seconds
     )
+
+
+def test_the_hosts_work_for_new_requests_is_no_change_of_the_step() -> None:
+    """From 10 to 14 ms for ten ticks and back, as when a host is busy: no alarm, and learned all the same."""
+    cost = StepCost()
+    for ms in (10.0,) * 20 + (14.0,) * 10 + (10.0,) * 5:
+        assert not cost.observe([rough(128, OFF_COLD, ms)], 1.0)
+    assert 0.010 < cost.cells[bucket_index(128), OFF_COLD].mean_s < 0.014
 
 
 def test_what_steps_after_a_prefill_take_longer_is_learned_where_both_kinds_are_seen() -> None:
