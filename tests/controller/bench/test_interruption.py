@@ -316,7 +316,7 @@ async def test_the_sidecar_of_a_policy_arm_can_be_traced_to_its_benchmark(monkey
     async with httpx.AsyncClient(base_url="http://127.0.0.1:19901") as http:
         control = EngineControl(http, time.monotonic, holder_of("00c0ffee", "gpu7", 41))
         server = ServerUnderTest("main", Client(http, time.monotonic), control)
-        with pytest.raises(Seen, match="^specgov-bench/gpu7-41-00c0ffee/policy$"):
+        with pytest.raises(Seen, match=r"^specgov-bench/gpu7-41-00c0ffee/policy$"):
             async with govern.Governor(tmp_path)(server, parse_arm("policy:fixed")):
                 pass
 
