@@ -13,7 +13,7 @@ from controller.link import SILENT, Link
 from controller.loop import TickResult, out_of_reach
 from controller.overrides import Override, in_words
 from controller.recorders import decision_to_json, override_to_json
-from controller.standing import Standing
+from controller.standing import WHY_LATE, Standing
 from controller.wording import ACTIONS, EFFECTS, LEASES, REASONS, limit, numbers, table_in_words
 from policies.types import Action
 
@@ -23,7 +23,12 @@ def explain(result: TickResult | None, now: Standing, *, now_s: float) -> dict[s
     if result is None:
         return {"because": ["no turn is done yet"], "numbers": [], "would_change": [], "decision": None}
     return {
-        "because": [*_watching(result), *_standing(now), *_because(result, now_s), *_ordered(result, now)],
+        "because": [
+            *_watching(result),
+            *_standing(now),
+            *_because(result, now, now_s),
+            *_ordered(result, now),
+        ],
         "numbers": numbers(result.decision.evidence),
         "would_change": list(_would_change(result, now)),
         "decision": decision_to_json(result.decision),
@@ -33,9 +38,9 @@ def explain(result: TickResult | None, now: Standing, *, now_s: float) -> dict[s
     }
 
 
-def _because(result: TickResult, now_s: float) -> Iterator[str]:
+def _because(result: TickResult, now: Standing, now_s: float) -> Iterator[str]:
     decision, steered, effect = result.decision, result.steered, result.effect
-    yield f"engine: {_engine(result)}"
+    yield f"engine: {_engine(result, late=now.late)}"
     yield f"load: {_load(result, now_s)}"
     kept = ", not put in force" if out_of_reach(result.link, steered) else ""
     because = f"{ACTIONS[decision.action]}, because {REASONS[decision.reason]}: {decision.detail}"
@@ -56,11 +61,12 @@ def _watching(result: TickResult) -> Iterator[str]:
         yield f"this sidecar watches only: {result.steered.held_elsewhere}"
 
 
-def _engine(result: TickResult) -> str:
+def _engine(result: TickResult, *, late: bool) -> str:
     if result.link.link is not Link.READY or result.steered.held_elsewhere is not None:
         return result.link.detail
-    if result.silent is not None:
-        return f"{result.silent}; before that it could be governed: {result.link.detail}"
+    hangs = WHY_LATE if late else result.silent
+    if hangs is not None:
+        return f"{hangs}; before that it could be governed: {result.link.detail}"
     return f"it can be governed: {result.link.detail}"
 
 

@@ -34,6 +34,8 @@ class Standing:
     """Why the engine cannot be made to follow it now; `None`: nothing is in the way."""
     unconfirmed: str | None
     """Why it is not known that the engine follows it, though nothing is known to be in the way."""
+    late: bool
+    """Whether the latest turn must have been followed by another, see `is_late`."""
     after_restart: dict[str, Any] | None = None
     """What a restart of the sidecar would put in force instead; `None`: the same."""
 
@@ -66,7 +68,7 @@ def standing(
     """
     if last is None:
         since_unix_s = order.set_unix_s if order else (changed_unix_s or 0.0)
-        return Standing(order, fleet, since_unix_s, False, None, "no turn is done yet", after_restart)
+        return Standing(order, fleet, since_unix_s, False, None, "no turn is done yet", late, after_restart)
     known = order.given if order else None
     taken_up = known == (last.override.given if last.override else None) and not pin_ended
     obstacle = None if order is None or order.mode is Mode.AUTO else out_of_reach(last.link, last.steered)
@@ -77,6 +79,7 @@ def standing(
         taken_up,
         obstacle,
         None if obstacle else _unconfirmed(last, taken_up=taken_up, age_s=age_s, late=late),
+        late,
         after_restart,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.conditions import ActiveCondition, Condition
 from controller.effect import NO_STEP, Effect
-from controller.link import Link
+from controller.link import SILENT, Link
 from controller.loop import TickResult, out_of_reach
 from controller.overrides import Override, in_words
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
@@ -70,7 +70,7 @@ def status(
         "lease": {
             "state": str(steered.lease),
             "holder": steered.holder,
-            "left_s": steered.left_s(now_s),
+            "left_s": None if result.link.link in SILENT else steered.left_s(now_s),
             "sequence": steered.sequence,
             "error": steered.error,
         },

@@ -41,7 +41,7 @@ async def test_ages_and_what_is_left_of_the_lease_are_counted_to_the_request_not
     assert (hung["lease"]["left_s"], hung["turn"]["age_s"], hung["turn"]["late"]) == (7.0, 8.0, True)
     assert fresh["turn"]["detail"] is None
     assert hung["turn"]["detail"] == "the engine is slow or hangs, or turns fail: see the sidecar's log"
-    assert hung["type"] == ["specgov preflight", *fresh["type"]]
+    assert hung["type"] == ["specgov preflight --engine http://127.0.0.1:30000", *fresh["type"]]
     assert hung["headline"] == f"8 s ago: {fresh['headline']}"
     assert hung["load"]["age_s"] == fresh["load"]["age_s"] + 8
     assert hung["load"]["telemetry_age_s"] == fresh["load"]["telemetry_age_s"] + 8

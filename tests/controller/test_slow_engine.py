@@ -85,6 +85,8 @@ async def test_a_turn_is_as_old_as_what_it_decided(make, hung, clock):
     status = await get(bench, "/v1/status")
     assert "; 7 s ago: governed (override by jo)" in status["headline"]
     assert status["turn"]["age_s"] == 7.0
+    engine = next(line for line in (await get(bench, "/v1/explain"))["because"] if line.startswith("engine"))
+    assert engine.startswith("engine: the engine is slow or hangs, or turns fail: see the sidecar's log; bef")
 
 
 async def test_an_engine_that_hangs_is_the_first_thing_said_of_an_order(make):
@@ -127,7 +129,8 @@ async def test_the_lease_at_an_engine_that_does_not_answer_is_not_known(make):
     assert shown(await get(bench, "/v1/status"))["lease"].startswith("held, ")
     bench.engine.fail = {"/speculation": httpx.ConnectError("refused")}
     await bench.tick()
-    assert shown(await get(bench, "/v1/status"))["lease"] == "not known"
+    status = await get(bench, "/v1/status")
+    assert (shown(status)["lease"], status["lease"]["left_s"]) == ("not known", None)
     assert "lease: not known" in (await get(bench, "/v1/explain"))["because"]
 
 
