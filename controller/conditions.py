@@ -187,7 +187,7 @@ def judge(
     """Which conditions hold, with the sentence for each."""
     found: dict[Condition, str | None] = {
         Condition.FOREIGN_LEASE: None if dry_run else steered.held_elsewhere,  # it would not take it anyhow
-        Condition.LEASE_LOST: "not renewed in time, or ended" if steered.lease is Lease.LOST else None,
+        Condition.LEASE_LOST: _lost(steered),
         Condition.PLAN_REJECTED: steered.rejected,
         Condition.RANKS_PENDING: f"{steered.pending_ranks} ranks" if steered.pending_ranks else None,
         Condition.INERT: effect.detail if effect.effect is Effect.INERT else None,
@@ -207,6 +207,12 @@ def judge(
     elif decision.reason in _BY_REASON:  # without a link, what the policy lacks is no news
         found[_BY_REASON[decision.reason]] = decision.detail
     return {condition: str(message) for condition, message in found.items() if message}
+
+
+def _lost(steered: Steered) -> str | None:
+    """Where no plan is wanted, neither is a lease."""
+    lost = steered.lease is Lease.LOST and steered.wanted is not None
+    return "not renewed in time, or ended" if lost else None
 
 
 def _fallback(decision: Decision) -> str | None:

@@ -13,6 +13,7 @@ IN_FLIGHT_STEPS = 4
 scheduler launches one step ahead and its result arrives one step late, on either side of the swap."""
 
 
+NOT_ACKNOWLEDGED = "not acknowledged by every rank"
 NO_STEP = "no decode step since"
 """Why a plan that is acknowledged is not known to be applied: nothing has run since."""
 
@@ -87,7 +88,7 @@ class EffectTracker:
             return Effect.NONE, "no plan is wanted"
         if not acknowledged:
             self._steps = None
-            return Effect.PENDING, "not acknowledged by every rank"
+            return Effect.PENDING, NOT_ACKNOWLEDGED
         return self._seen(wanted, control.telemetry if control else ())
 
     def _seen(self, wanted: Plan, telemetry: tuple[RankTelemetry, ...]) -> tuple[Effect, str]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from controller import views
 from controller.conditions import MEANING
-from controller.link import Link
-from controller.loop import TickResult
+from controller.effect import EffectState
+from controller.link import SILENT, Link
+from controller.loop import TickResult, out_of_reach
 from controller.overrides import Override, in_words
 from controller.recorders import decision_to_json, override_to_json
-from controller.standing import Standing
+from controller.standing import WHY_LATE, Standing
 from controller.wording import ACTIONS, EFFECTS, LEASES, REASONS, limit, numbers, table_in_words
 from policies.types import Action
 
@@ -22,7 +23,12 @@ def explain(result: TickResult | None, now: Standing, *, now_s: float) -> dict[s
     if result is None:
         return {"because": ["no turn is done yet"], "numbers": [], "would_change": [], "decision": None}
     return {
-        "because": [*_standing(now), *_because(result, now_s), *_ordered(result, now)],
+        "because": [
+            *_watching(result),
+            *_standing(now),
+            *_because(result, now, now_s),
+            *_ordered(result, now),
+        ],
         "numbers": numbers(result.decision.evidence),
         "would_change": list(_would_change(result, now)),
         "decision": decision_to_json(result.decision),
@@ -32,21 +38,49 @@ def explain(result: TickResult | None, now: Standing, *, now_s: float) -> dict[s
     }
 
 
-def _because(result: TickResult, now_s: float) -> Iterator[str]:
+def _because(result: TickResult, now: Standing, now_s: float) -> Iterator[str]:
     decision, steered, effect = result.decision, result.steered, result.effect
-    ready = "it can be governed: " if result.link.link is Link.READY else ""
-    yield f"engine: {ready}{result.link.detail}"
+    yield f"engine: {_engine(result, late=now.late)}"
     yield f"load: {_load(result, now_s)}"
-    yield f"decision: {ACTIONS[decision.action]}, because {REASONS[decision.reason]}: {decision.detail}"
+    kept = ", not put in force" if out_of_reach(result.link, steered) else ""
+    because = f"{ACTIONS[decision.action]}, because {REASONS[decision.reason]}: {decision.detail}"
+    yield f"decision{kept}: {because}"
     if steered.wanted is not None:
         yield f"asked of the engine: {table_in_words(steered.wanted.schedule)}"
     if steered.rejected:
         yield f"refused by the engine: {steered.rejected}"
-    yield f"effect, for {max(0.0, now_s - effect.since_s):.0f} s: {EFFECTS[effect.effect]}: {effect.detail}"
-    left_s = steered.left_s(now_s)
-    yield f"lease: {LEASES[steered.lease]}" + ("" if left_s is None else f", {left_s:.1f} s left")
+    yield f"effect, for {max(0.0, now_s - effect.since_s):.0f} s: {_effect(effect)}"
+    yield f"lease: {_lease(result, now_s)}"
     if steered.error and steered.error != steered.rejected:
         yield f"last error: {steered.error}"
+
+
+def _watching(result: TickResult) -> Iterator[str]:
+    """What makes of all the rest a wish."""
+    if result.steered.held_elsewhere is not None:
+        yield f"this sidecar watches only: {result.steered.held_elsewhere}"
+
+
+def _engine(result: TickResult, *, late: bool) -> str:
+    if result.link.link is not Link.READY or result.steered.held_elsewhere is not None:
+        return result.link.detail
+    hangs = WHY_LATE if late else result.silent
+    if hangs is not None:
+        return f"{hangs}; before that it could be governed: {result.link.detail}"
+    return f"it can be governed: {result.link.detail}"
+
+
+def _effect(effect: EffectState) -> str:
+    words = EFFECTS[effect.effect]
+    return words if effect.detail in words else f"{words}: {effect.detail}"
+
+
+def _lease(result: TickResult, now_s: float) -> str:
+    """What an engine that does not answer holds is not known: it may be gone."""
+    if result.link.link in SILENT:
+        return "not known"
+    left_s = result.steered.left_s(now_s)
+    return LEASES[result.steered.lease] + ("" if left_s is None else f", {left_s:.1f} s left")
 
 
 def _standing(now: Standing) -> Iterator[str]:

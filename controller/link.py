@@ -28,17 +28,23 @@ class Link(StrEnum):
     NOT_SGLANG = "not_sglang"
 
 
+PREFLIGHT = "specgov preflight"
+"""Where this stands in what mends something, it is made to name the engine before it is shown."""
 REMEDY = {
     Link.READY: "",
     Link.UNREACHABLE: "check engine.url and that the server is up: curl URL/health",
     Link.UNAUTHORIZED: "set engine.admin_api_key_file (or engine.api_key_file) to the server's key",
     Link.NO_PLUGIN: "specgov export-hooks DIR, then restart SGLang with PYTHONPATH=DIR",
     Link.SPECULATION_OFF: "start SGLang with the flags of: specgov engine-flags --depths 0,1,2,4",
-    Link.NOT_CONTROLLABLE: "run: specgov preflight",
+    Link.NOT_CONTROLLABLE: f"run: {PREFLIGHT}",
     Link.WRONG_VERSION: "install the same specgov release beside and inside SGLang",
     Link.NOT_SGLANG: "check engine.url: what answers there is not SGLang",
 }
 """What mends each state."""
+
+
+SILENT = (Link.UNREACHABLE, Link.UNAUTHORIZED, Link.NOT_SGLANG)
+"""States in which nothing can be said about what the engine follows, or who holds its lease."""
 
 
 @dataclass(frozen=True, slots=True)

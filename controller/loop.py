@@ -13,13 +13,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller.conditions import ActiveCondition, Condition, ConditionBoard, judge
+from controller.conditions import MEANING, ActiveCondition, Condition, ConditionBoard, judge
 from controller.control_state import ControlState
 from controller.crash_pin import CrashPin
-from controller.effect import EffectState, EffectTracker
+from controller.effect import NOT_ACKNOWLEDGED, EffectState, EffectTracker
 from controller.errors import EngineError, EngineTimeoutError
 from controller.exposition import ServerInfo
-from controller.link import Link, LinkState, classify, speaks_otherwise
+from controller.link import PREFLIGHT, Link, LinkState, classify, speaks_otherwise
 from controller.observer import Observer
 from controller.order_force import Force, ForceTracker
 from controller.overrides import Override, Overrides, in_words
@@ -41,6 +41,10 @@ class TickResult:
     now_unix_s: float
     decided_s: float
     """When the policy, and the shadow, had decided."""
+    decided_unix_s: float
+    """When the orders were looked at; an engine that is slow to answer delays that after `now_unix_s`."""
+    done_unix_s: float
+    """When the engine had been asked for what is wanted, and had answered or not."""
     duration_s: float
     scrape: Scrape
     link: LinkState
@@ -69,6 +73,20 @@ class TickResult:
     control: ControlState | None
     """The control side's last answer, from this turn or an earlier one."""
     info: ServerInfo | None
+    preflight: str
+    """What to type to have this engine checked."""
+
+    @property
+    def silent(self) -> str | None:
+        """That the engine, not given up yet, left this turn without an answer; `None`: it did not."""
+        if self.link.link is not Link.READY or self.scrape.sample.control is not None:
+            return None
+        return slow_or_hangs(self.scrape)
+
+    @property
+    def link_remedy(self) -> str:
+        """What mends the link; empty when nothing needs mending."""
+        return self.link.remedy.replace(PREFLIGHT, self.preflight)
 
     @property
     def resumed(self) -> bool:
@@ -78,8 +96,8 @@ class TickResult:
     @property
     def remedy(self) -> str | None:
         """What removes that which keeps an order from coming into force; `None`: nothing is known to."""
-        if self.link.remedy:
-            return self.link.remedy
+        if self.link_remedy:
+            return self.link_remedy
         held = (each.remedy for each in self.conditions if each.condition is Condition.FOREIGN_LEASE)
         return next(held, None)
 
@@ -99,6 +117,8 @@ class LoopParams:
     dry_run: bool
     patience_s: float
     """An engine that answers late is not called unreachable before this long without an answer."""
+    preflight: str
+    """See `TickResult`."""
     shut_down_within_s: float = 5.0
 
 
@@ -113,6 +133,12 @@ class Farewell:
 
 _HANDED_BACK = Farewell(True, "the engine was handed back, it is on its fallback")
 _NOTHING_HELD = Farewell(None, "no lease was held, so there was nothing to hand back")
+
+
+def slow_or_hangs(scrape: Scrape) -> str:
+    """Why a turn went without the engine's answer."""
+    error = scrape.errors.get("speculation")
+    return f"the engine is slow or hangs: {error or 'not asked'}"
 
 
 def out_of_reach(link: LinkState, steered: Steered) -> str | None:
@@ -190,18 +216,19 @@ class ControlLoop:
         scrape = await self._scraper.scrape(now_s, restarted=self._observer.epoch != self._epoch)
         self._epoch = self._observer.epoch
         self._note(scrape)
-        ended = self._overrides.end_if_over(now_unix_s)
+        decided_unix_s = self._wall_clock()
+        ended = self._overrides.end_if_over(decided_unix_s)
         seen = self._observer.observe(scrape.sample, max(now_s, scrape.sample.at_s))
         limited = self._overrides.limit_to(seen.in_force)
-        override = self._overrides.current(now_unix_s)
+        override = self._overrides.current(decided_unix_s)
         observation = dataclasses.replace(
             seen,
             directive=override.directive if override else None,
             auto_orders=self._crash_pin.auto_orders,
-            pin_left_s=self._crash_pin.left_before_s(now_unix_s),
+            pin_left_s=self._crash_pin.left_before_s(decided_unix_s),
         )
         decision = self._policy.decide(observation)
-        self._crash_pin.note(pin_left_s(self._policy), now_unix_s, observation.auto_orders)
+        self._crash_pin.note(pin_left_s(self._policy), decided_unix_s, observation.auto_orders)
         shadow = self._shadow.decide(observation) if self._shadow else None
         decided_s = self._clock()
         ready = self._link.link is Link.READY
@@ -214,32 +241,36 @@ class ControlLoop:
             obstacle=self._obstacle(decision, steered),
             control=fresh,
         )
-        unmet = self._unmet(decision, steered)
+        unmet = self._unmet(decision, steered, scrape)
+        done_unix_s = self._wall_clock()
         result = TickResult(
             now_s=now_s,
             now_unix_s=now_unix_s,
             decided_s=decided_s,
+            decided_unix_s=decided_unix_s,
+            done_unix_s=done_unix_s,
             duration_s=self._clock() - now_s,
             scrape=scrape,
             link=self._link,
             observation=observation,
             decision=decision,
             shadow=shadow,
-            mode_since_unix_s=self._mode_since(override, now_unix_s),
+            mode_since_unix_s=self._mode_since(override, decided_unix_s),
             override=override,
-            fleet_override=self._overrides.fleet(now_unix_s),
+            fleet_override=self._overrides.fleet(decided_unix_s),
             override_ended=ended,
             ended_in_force=ended is not None and self.ever_in_force(ended),
             override_limited=limited,
             steered=steered,
             unmet=unmet,
             force=self._force.update(
-                override.given if override else None, obeyed=unmet is None, now_unix_s=self._wall_clock()
+                override.given if override else None, obeyed=unmet is None, now_unix_s=done_unix_s
             ),
             effect=effect,
-            conditions=self._judge(decision, steered, effect, scrape, now_unix_s),
+            conditions=self._judge(decision, steered, effect, scrape, done_unix_s),
             control=self._control,
             info=self._info,
+            preflight=self._params.preflight,
         )
         self.last = result
         await self._records.take(result)
@@ -307,12 +338,12 @@ class ControlLoop:
         order = override.given if override else None
         if order != self._order:
             given = override.set_unix_s if override else now_unix_s
-            before = self.last.now_unix_s if self.last else self._mode_since_unix_s
+            before = self.last.decided_unix_s if self.last else self._mode_since_unix_s
             self._mode_since_unix_s = given if given >= before else now_unix_s
         self._order = order
         return self._mode_since_unix_s
 
-    def _unmet(self, decision: Decision, steered: Steered) -> str | None:
+    def _unmet(self, decision: Decision, steered: Steered, scrape: Scrape) -> str | None:
         """Why the engine is not seen to follow `decision`."""
         if self._params.dry_run:
             return None
@@ -320,7 +351,10 @@ class ControlLoop:
         if found := out_of_reach(self._link, steered) or unmet:
             return found
         done = steered.lease is Lease.NONE if steered.wanted is None else steered.acknowledged
-        return None if done else steered.error or "not acknowledged by every rank"
+        if done:
+            return None
+        slow = slow_or_hangs(scrape) if scrape.sample.control is None else None
+        return slow or steered.error or NOT_ACKNOWLEDGED
 
     def _obstacle(self, decision: Decision, steered: Steered) -> str | None:
         """Why control that is wanted cannot be tried."""
@@ -357,7 +391,10 @@ class ControlLoop:
             token_problem=self._token_problem(),
             dry_run=self._params.dry_run,
         )
-        remedies = {}
+        remedies = {
+            condition: MEANING[condition][1].replace(PREFLIGHT, self._params.preflight)
+            for condition in messages
+        }
         if Condition.FOREIGN_LEASE in messages and steered.holder is not None:
             free = self._release(steered.holder)
             remedies[Condition.FOREIGN_LEASE] = (

@@ -199,8 +199,11 @@ class Observer:
 
 
 def in_use(control: ControlState | None) -> Arm | None:
-    """The arm of the latest decode step, on the DP rank with the largest batch."""
-    ranks = [r for r in control.telemetry if r.arm is not None] if control else []
+    """The arm of the latest decode step, on the DP rank with the largest batch.
+
+    A scheduler that has decoded nothing names the arm that it would begin with, which is not in use.
+    """
+    ranks = [r for r in control.telemetry if r.arm is not None and r.decode_steps != 0] if control else []
     return max(ranks, key=lambda r: (r.batch_size or 0, -r.dp_rank)).arm if ranks else None
 
 

@@ -35,24 +35,27 @@ class DecisionRecorder:
     def record(self, result: TickResult) -> None:
         """Log what changed in this turn."""
         if _differs(result.decision, self._decision):
-            self._note(result, "decision", str(result.decision.reason), decision_to_json(result.decision))
+            body = decision_to_json(result.decision)
+            self._note(result.decided_unix_s, "decision", str(result.decision.reason), body)
         self._decision = result.decision
         self._note_orders(result)
         if result.override_ended is not None:
             row = ended_row(result.override_ended, in_force=result.ended_in_force)
-            self._note(result, "override", "expired", row)
+            self._note(result.decided_unix_s, "override", "expired", row)
         if result.override_limited is not None:
-            self._note(result, "override", "limit", override_row(result.override_limited))
+            row = override_row(result.override_limited)
+            self._note(result.decided_unix_s, "override", "limit", row)
         if result.effect.effect != self._effect:
             self._effect = result.effect.effect
             detail = {"effect": self._effect, "detail": result.effect.detail}
-            self._note(result, "event", f"effect_{self._effect}", detail)
+            self._note(result.done_unix_s, "event", f"effect_{self._effect}", detail)
         if result.link.link != self._link:
             self._link = result.link.link
-            self._note(result, "event", f"link_{self._link}", {"detail": result.link.detail})
+            self._note(result.decided_unix_s, "event", f"link_{self._link}", {"detail": result.link.detail})
         if result.observation.engine_epoch != self._epoch:
             self._epoch = result.observation.engine_epoch
-            self._note(result, "event", "engine_restart", {"engine_epoch": self._epoch})
+            body = {"engine_epoch": self._epoch}
+            self._note(result.decided_unix_s, "event", "engine_restart", body)
         self._note_conditions(result)
         self._audit.flush()
 
@@ -60,9 +63,9 @@ class DecisionRecorder:
         """What comes into force without anybody's giving it over REST just then."""
         order = result.override
         if order is not None and order.scope == "pod" and order.given != self._order and result.resumed:
-            self._note(result, "override", "resumed", override_row(order))
+            self._note(result.decided_unix_s, "override", "resumed", override_row(order))
         elif order is not None and order.scope == "sidecar" and order.given != self._order:
-            self._note(result, "override", str(order.mode), override_row(order))
+            self._note(result.decided_unix_s, "override", str(order.mode), override_row(order))
         self._order = order.given if order else None
         self._note_fleet(result)
 
@@ -74,24 +77,27 @@ class DecisionRecorder:
             row = override_row(now)
             if before is not None:
                 row["detail"] += f"; replaces {override_to_json(before)['detail']}"
-            self._note(result, "override", str(now.mode), row)
+            self._note(result.decided_unix_s, "override", str(now.mode), row)
         elif now is None and before is not None:
-            over = before.expires_unix_s is not None and before.expires_unix_s <= result.now_unix_s
+            over = before.expires_unix_s is not None and before.expires_unix_s <= result.decided_unix_s
             row = ended_row(before, in_force=self._fleet_in_force)
-            self._note(result, "override", "expired" if over else "ended", row)
+            self._note(result.decided_unix_s, "override", "expired" if over else "ended", row)
         if result.override == now and result.force.since_unix_s is not None:
             self._fleet_in_force = True
 
     def _note_conditions(self, result: TickResult) -> None:
         now = {str(active.condition): active.message for active in result.conditions}
         for name in now.keys() - self._conditions:
-            self._note(result, "event", f"condition_{name}", {"active": True, "detail": now[name]})
+            body = {"active": True, "detail": now[name]}
+            self._note(result.done_unix_s, "event", f"condition_{name}", body)
         for name in self._conditions - now.keys():
-            self._note(result, "event", f"condition_{name}", {"active": False, "detail": "over"})
+            body = {"active": False, "detail": "over"}
+            self._note(result.done_unix_s, "event", f"condition_{name}", body)
         self._conditions = frozenset(now)
 
-    def _note(self, result: TickResult, kind: str, reason: str, body: dict[str, Any]) -> None:
-        self._audit.note(result.now_unix_s, kind, reason, body)
+    def _note(self, at_unix_s: float, kind: str, reason: str, body: dict[str, Any]) -> None:
+        """Log what happened at `at_unix_s`, which is not when the turn began: the engine may be slow."""
+        self._audit.note(at_unix_s, kind, reason, body)
         log.info("%s %s: %s", kind, reason, body.get("detail", ""), extra={"fields": {"kind": kind, **body}})
 
 

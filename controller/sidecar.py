@@ -29,7 +29,7 @@ from controller.recorders import (
     schedule_or_none,
 )
 from controller.settings import Settings
-from controller.standing import Standing, order_to_json, standing
+from controller.standing import Standing, is_late, order_to_json, standing
 from controller.store import LogRow
 from controller.tokens import TokenSource
 from policies.override import arm_for
@@ -121,15 +121,15 @@ class Sidecar:
 
     def _standing(self) -> Standing:
         """The order that stands now, beside the latest turn."""
-        last, now_unix_s = self.loop.last, self._wall_clock()
+        last, now_s, now_unix_s = self.loop.last, self.clock(), self._wall_clock()
         return standing(
             last,
             self._overrides.current(now_unix_s),
             self._overrides.fleet(now_unix_s),
             changed_unix_s=self._overrides.ended_unix_s(now_unix_s),
             pin_ended=last is not None and last.observation.auto_orders != self._crash_pin.auto_orders,
-            age_s=max(0.0, self.clock() - last.now_s) if last else 0.0,
-            period_s=self.settings.loop.period_s,
+            age_s=max(0.0, now_s - last.decided_s) if last else 0.0,
+            late=last is not None and is_late(now_s - last.now_s, self.settings.loop.period_s),
             after_restart=self._after_restart(now_unix_s),
         )
 

@@ -16,7 +16,7 @@ from policies.types import Mode
 
 LATE_PERIODS, LATE_S = 3, 3.0
 """A turn older than so many periods, and so many seconds, was the last before something hung."""
-WHY_LATE = "the engine is slow to answer, or turns fail: see the sidecar's log"
+WHY_LATE = "the engine is slow or hangs, or turns fail: see the sidecar's log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Standing:
     """Why the engine cannot be made to follow it now; `None`: nothing is in the way."""
     unconfirmed: str | None
     """Why it is not known that the engine follows it, though nothing is known to be in the way."""
+    late: bool
+    """Whether the latest turn must have been followed by another, see `is_late`."""
     after_restart: dict[str, Any] | None = None
     """What a restart of the sidecar would put in force instead; `None`: the same."""
 
@@ -44,7 +46,7 @@ class Standing:
 
 
 def is_late(age_s: float, period_s: float) -> bool:
-    """Whether a turn that is `age_s` old must have been followed by another."""
+    """Whether a turn that began `age_s` ago must have been followed by another."""
     return age_s > max(LATE_PERIODS * period_s, LATE_S)
 
 
@@ -56,17 +58,17 @@ def standing(
     changed_unix_s: float | None,
     pin_ended: bool,
     age_s: float,
-    period_s: float,
+    late: bool,
     after_restart: dict[str, Any] | None,
 ) -> Standing:
-    """How `order` stands after the turn `last`, begun `age_s` ago.
+    """How `order` stands after the turn `last`, decided `age_s` ago; `late`: see `is_late`.
 
     `changed_unix_s`: when an order ended after which this one, or none, stands; `None`: not known.
     `pin_ended`: whether a crash loop's pin has been ended since that turn.
     """
     if last is None:
         since_unix_s = order.set_unix_s if order else (changed_unix_s or 0.0)
-        return Standing(order, fleet, since_unix_s, False, None, "no turn is done yet", after_restart)
+        return Standing(order, fleet, since_unix_s, False, None, "no turn is done yet", late, after_restart)
     known = order.given if order else None
     taken_up = known == (last.override.given if last.override else None) and not pin_ended
     obstacle = None if order is None or order.mode is Mode.AUTO else out_of_reach(last.link, last.steered)
@@ -76,7 +78,8 @@ def standing(
         last.mode_since_unix_s if taken_up else _since(order, changed_unix_s, last),
         taken_up,
         obstacle,
-        None if obstacle else _unconfirmed(last, taken_up=taken_up, age_s=age_s, period_s=period_s),
+        None if obstacle else _unconfirmed(last, taken_up=taken_up, age_s=age_s, late=late),
+        late,
         after_restart,
     )
 
@@ -87,11 +90,11 @@ def _since(order: Override | None, changed_unix_s: float | None, last: TickResul
     return max((time for time in times if time is not None), default=last.now_unix_s)
 
 
-def _unconfirmed(last: TickResult, *, taken_up: bool, age_s: float, period_s: float) -> str | None:
+def _unconfirmed(last: TickResult, *, taken_up: bool, age_s: float, late: bool) -> str | None:
     if not taken_up:
-        late = f": {WHY_LATE}" if is_late(age_s, period_s) else ""
-        return f"no turn has looked at it yet, the last is {age_s:.0f} s old{late}"
-    if is_late(age_s, period_s):
+        why = f": {WHY_LATE}" if late else ""
+        return f"no turn has looked at it yet, the last is {age_s:.0f} s old{why}"
+    if late:
         return f"the last turn is {age_s:.0f} s old: {WHY_LATE}"
     return last.unmet
 

@@ -89,6 +89,8 @@ class Steered:
         return max(0.0, self.lease_left_s - (now_s - self.lease_left_at_s))
 
 
+BENCHMARK = "specgov-bench/"
+"""How the names of a benchmark's leases begin, see docs/bench.md."""
 RENEWED_BY_S = 0.5
 """More left of a lease than there can be by so much: it was renewed."""
 
@@ -99,10 +101,12 @@ def _whose(holder: str | None, own: str, *, renewed: bool, left_s: float | None)
         kin = "this sidecar's own name, but not its plan"
     elif holder and holder.startswith("specgov/") and holder.rpartition("/")[0] == own.rpartition("/")[0]:
         kin = "by its name a sidecar of this host"
+    elif holder and holder.startswith(BENCHMARK):
+        kin = "by its name a benchmark"
     else:
         kin = ""
     within = "" if left_s is None else f" in {left_s:.0f} s"
-    runs = f"it ends by itself{within} unless it is renewed"
+    runs = f"not seen to renew so far: it ends by itself{within} unless it is renewed"
     runs = "it runs: it has renewed its lease" if renewed else runs
     return f"{kin}; {runs}" if kin else runs
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.conditions import ActiveCondition, Condition
 from controller.effect import NO_STEP, Effect
-from controller.link import Link
+from controller.link import SILENT, Link
 from controller.loop import TickResult, out_of_reach
 from controller.overrides import Override, in_words
 from controller.recorders import arm_to_json, decision_to_json, override_to_json, schedule_or_none
@@ -40,8 +40,8 @@ def status(
             "type": [way_out(now.order)] if now.order else [],
         }
     steered = result.steered
-    age_s = max(0.0, now_s - result.now_s)
-    late = is_late(age_s, period_s)
+    age_s = max(0.0, now_s - result.decided_s)
+    late = is_late(now_s - result.now_s, period_s)
     aged = f"{age_s:.0f} s ago: " if late else ""
     return {
         "headline": _kept(now) + aged + headline(result, dry_run=dry_run),
@@ -62,6 +62,7 @@ def status(
             "in_force": schedule_or_none(result.in_force),
             "wanted": schedule_or_none(steered.wanted.schedule if steered.wanted else None),
             "in_use": arm_to_json(result.observation.in_use) if result.observation.in_use else None,
+            "decoded": _decoded(result),
             "in_use_before": _in_use_before(result, now),
             "probing": _probing(result),
             "built": [arm_to_json(arm) for arm in result.observation.built],
@@ -69,14 +70,14 @@ def status(
         "lease": {
             "state": str(steered.lease),
             "holder": steered.holder,
-            "left_s": steered.left_s(now_s),
+            "left_s": None if result.link.link in SILENT else steered.left_s(now_s),
             "sequence": steered.sequence,
             "error": steered.error,
         },
         "engine": engine(result),
         "conditions": [condition(active) for active in result.conditions],
         "turn": {
-            "at_unix_s": result.now_unix_s,
+            "at_unix_s": result.decided_unix_s,
             "age_s": age_s,
             "late": late,
             "detail": WHY_LATE if late else None,
@@ -126,6 +127,14 @@ def _in_use_before(result: TickResult, now: Standing) -> bool:
     return not now.taken_up or effect.effect is Effect.PENDING or effect.detail == NO_STEP
 
 
+def _decoded(result: TickResult) -> bool | None:
+    """Whether the engine has run a decode step since it started; `None`: not known."""
+    steps = [rank.decode_steps for rank in result.control.telemetry] if result.control else []
+    if any(steps):
+        return True
+    return False if steps and None not in steps else None
+
+
 def way_out(order: Override) -> str:
     """What to type to be rid of `order` on this pod."""
     return "specgov override fleet" if order.suspends else "specgov override auto"
@@ -150,6 +159,8 @@ def headline(result: TickResult, *, dry_run: bool) -> str:
         return f"not controlled by this sidecar: {result.steered.held_elsewhere}"
     if result.steered.wanted is None:
         return f"SGLang chooses by itself ({who}): {result.decision.detail}"
+    if result.silent is not None and not result.steered.acknowledged:
+        return f"{result.silent}; asked for ({who}): {result.decision.detail}"
     return f"governed ({who}), {_using(result)}: {result.decision.detail}"
 
 
@@ -185,7 +196,7 @@ def _probing(result: TickResult) -> bool:
 
 def advice(result: TickResult, now: Standing, *, dry_run: bool, late: bool) -> list[str]:
     """What to type next: what mends a condition, or how to take over and hand back; nothing twice."""
-    asks = ["specgov preflight"] if late else []  # it asks the engine itself, which the loop does not hear
+    asks = [result.preflight] if late else []  # it asks the engine itself, which the loop does not hear
     mends = dict.fromkeys([*asks, *(active.remedy for active in result.conditions if active.remedy)])
     if dry_run:  # an override is refused there
         return [*mends, "specgov explain"]
@@ -224,7 +235,7 @@ def engine(result: TickResult) -> dict[str, Any]:
     return {
         "link": str(result.link.link),
         "detail": result.link.detail,
-        "remedy": result.link.remedy,
+        "remedy": result.link_remedy,
         "sglang_version": (info and info.version) or (control and control.sglang_version),
         "plugin_version": control.plugin_version if control else None,
         "model": info.model if info else None,

@@ -26,6 +26,7 @@ from controller.conditions import ConditionBoard
 from controller.crash_pin import CrashPin
 from controller.effect import EffectTracker
 from controller.engine_client import ClientParams, EngineClient
+from controller.engine_commands import preflight_command, release_command
 from controller.errors import KnowledgeFileError, SettingsError, StoreError
 from controller.fleet_keeper import FleetKeeper
 from controller.fleet_override import FleetOverrideFile
@@ -37,7 +38,6 @@ from controller.overrides import Overrides
 from controller.page import add_knowledge, add_page, add_records
 from controller.recorders import DecisionRecorder
 from controller.recording import RecordQueue
-from controller.release_command import release_command
 from controller.scraper import Scraper
 from controller.settings import EngineSettings, Settings
 from controller.shadow_recorder import ShadowRecorder
@@ -175,7 +175,12 @@ def assemble(
     token = _token(settings.api.token, settings.api.token_file)
     read_token = _token(settings.api.read_token, settings.api.read_token_file)
     loop = ControlLoop(
-        LoopParams(settings.loop.period_s, settings.dry_run, settings.lease.renew_deadline_s),
+        LoopParams(
+            settings.loop.period_s,
+            settings.dry_run,
+            settings.lease.renew_deadline_s,
+            preflight_command(settings.engine),
+        ),
         scraper=Scraper(
             client,
             metrics_period_s=settings.engine.metrics_period_s,

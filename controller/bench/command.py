@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -210,7 +212,8 @@ async def _server(name: str, url: str, request: BenchRequest, stack: AsyncExitSt
     control = await stack.enter_async_context(http("--admin-api-key-file", admin))
     model = request.model or (await _served_model(load) if request.dialect is not Dialect.SGLANG else None)
     client = Client(load, time.monotonic, request.dialect, model)
-    return ServerUnderTest(name, client, EngineControl(control, time.monotonic, holder_of(request.run_id)))
+    holder = holder_of(request.run_id, socket.gethostname(), os.getpid())
+    return ServerUnderTest(name, client, EngineControl(control, time.monotonic, holder))
 
 
 async def _adapt(

@@ -6,6 +6,7 @@ Every plan carries a lease, so that a benchmark that dies leaves the server to i
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,14 @@ _POLL_S = 0.02
 BENCH = "specgov-bench"
 
 
-def holder_of(run_id: str) -> str:
-    """The lease holder of one run, which must not pass for another; `run_id`: 1..100 printable characters."""
-    return f"{BENCH}/{run_id}"
+def holder_of(run_id: str, host: str, pid: int) -> str:
+    """The lease holder of one run, which must not pass for another and can be traced to its process.
+
+    At most 128 printable characters, as docs/protocol.md asks: a long `host` is cut, and what is not a
+    letter, a digit, a dot or a dash becomes a dash.  `run_id`: 1 to 32 letters or digits.
+    """
+    named = re.sub(r"[^A-Za-z0-9.-]", "-", host)[:64]
+    return f"{BENCH}/{named}-{pid}-{run_id}"
 
 
 class EngineRefusedError(Exception):

@@ -36,6 +36,7 @@ class Governor:
                 "engine.api_key_file": self.api_key_file,
                 "engine.admin_api_key_file": self.admin_api_key_file,
                 "policy.name": arm.policy,
+                "lease.holder": f"{server.control.holder}/policy" if server.control else None,
                 "store.path": self.state_dir / f"{server.name}.{arm.policy}.db",
             }
         )

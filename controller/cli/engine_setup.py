@@ -98,10 +98,14 @@ def preflight(
 ) -> None:
     """Check that a server can be governed; exit code 3 when it cannot."""
     settings = settings_module.load(config, settings_module.nested({"engine.url": engine}))
+    asked = settings.engine.url.rstrip("/")
     checks = check(asyncio.run(_gather(settings.engine)))
     if as_json:
-        show_json({"passed": passed(checks), "checks": [dataclasses.asdict(c) for c in checks]})
+        show_json(
+            {"engine": asked, "passed": passed(checks), "checks": [dataclasses.asdict(c) for c in checks]}
+        )
     else:
+        out.print(f"asked: {asked}", markup=False, soft_wrap=True)
         out.print(_table(checks))
         out.print("ready to be governed" if passed(checks) else "not ready: mend the failures from the top")
     if not passed(checks):

@@ -27,6 +27,7 @@ from controller.cli._common import (
 )
 from controller.cli._exit import attend
 from controller.errors import BadRequestError, SidecarError
+from controller.link import SILENT
 from controller.order_rules import MAX_DEPTH, MAX_TTL_S, MIN_TTL_S
 
 
@@ -38,8 +39,6 @@ class Kind(StrEnum):
     EVENT = "event"
 
 
-SILENT = ("unreachable", "unauthorized", "not_sglang")
-"""States of the link in which nothing can be said about what the engine follows."""
 ALL = 0.995
 """A share of the tokens above which it is not said."""
 FEW = 0.01
@@ -110,7 +109,7 @@ def _status_lines(state: dict[str, Any]) -> list[tuple[str, str]]:
         ("in use", _in_use(depth, away=engine["link"] in SILENT)),
         ("effect", _effect(state["effect"])),
         ("brought", _brought(state["brought"])),
-        ("lease", _lease(lease)),
+        ("lease", _lease(lease, away=engine["link"] in SILENT)),
         ("engine", f"{engine['link']}: {engine['detail']}"),
     ]
     if override is not None:
@@ -382,7 +381,9 @@ def _gained(name: str, balance: dict[str, Any]) -> str:
     return f"{percent:+.1f} % (± {100 * error:.1f}) against {name}{of}"
 
 
-def _lease(lease: dict[str, Any]) -> str:
+def _lease(lease: dict[str, Any], *, away: bool) -> str:
+    if away:
+        return "not known"
     left_s = lease["left_s"]
     return str(lease["state"]) if left_s is None else f"{lease['state']}, {left_s:.1f} s left"
 
@@ -398,6 +399,8 @@ def _in_use(depth: dict[str, Any], *, away: bool) -> str:
     arm = _arm(depth["in_use"])
     if away:
         return "not known" if depth["in_use"] is None else f"not known; when it last answered: {arm}"
+    if depth["decoded"] is False:
+        return "no decode step since the engine started"
     if depth["in_use_before"] and depth["in_use"] is not None:
         return f"{arm} at the latest step that was seen; none since what is wanted now"
     return arm + (", a short probe" if depth["probing"] else "")

@@ -101,7 +101,7 @@ function warnings(status) {
   const conditions = (status.conditions ?? []).map((c) => ({ title: words(c.condition), text: `since ${clock(c.since_unix_s)}: ${c.message}`, remedy: c.remedy, bad: BAD.has(c.condition) }));
   if (!status.turn?.late) return conditions;
   const text = `what you see is of ${clock(status.turn.at_unix_s)}, no turn was done since: ${status.turn.detail}.`;
-  return [{ title: "Late", text, remedy: "specgov preflight", bad: true }, ...conditions];
+  return [{ title: "Late", text, remedy: status.type[0], bad: true }, ...conditions];
 }
 
 /** The order in one line, beside the form. */

@@ -296,12 +296,20 @@ def test_preflight_of_nothing_ends_with_3(invoke):
     result = invoke("preflight", "--engine", "http://127.0.0.1:9", "--json")
     assert result.exit_code == Exit.ATTENTION
     said = json.loads(result.stdout)
+    assert said["engine"] == "http://127.0.0.1:9"
     assert said["passed"] is False
     assert said["checks"][0]["verdict"] == "fail"
     assert [(c["name"], c["verdict"], c["found"], c["mend"]) for c in said["checks"][1:]] == [
         (name, "unknown", "not checked: the server does not answer", "")
         for name in ("speculation", "plugin", "loads", "metrics")
     ]
+
+
+def test_preflight_says_which_server_it_asked(invoke):
+    """The default need not be the one that is meant."""
+    assert invoke("preflight", "--engine", "http://127.0.0.1:9/").stdout.startswith(
+        "asked: http://127.0.0.1:9\n"
+    )
 
 
 def test_run_refuses_bad_settings_with_2(invoke, capsys):
@@ -647,9 +655,9 @@ async def test_status_says_that_the_last_turn_is_old(make, invoke, answers):
     answers((await bench.api.get("/v1/status")).json())
     said = invoke("status").stdout
     assert (
-        "the last turn is 8 s old: the engine is slow to answer, or turns fail: see the sidecar's log" in said
+        "the last turn is 8 s old: the engine is slow or hangs, or turns fail: see the sidecar's log" in said
     )
-    assert "  specgov preflight\n" in said
+    assert "  specgov preflight --engine http://127.0.0.1:30000\n" in said
 
 
 def test_explain_prints_what_it_is_told_in_three_parts(invoke, answers):
@@ -687,7 +695,7 @@ def test_a_table_is_said_in_bands_of_batch_sizes(rows, said):
 
 def test_what_is_in_use_is_of_before_once_the_engine_is_silent():
     """`in use depth 4` of an engine that has been dead for a minute is not true."""
-    depth = {"in_use": {"depth": 4, "gear": "on"}, "probing": True, "in_use_before": False}
+    depth = {"in_use": {"depth": 4, "gear": "on"}, "probing": True, "in_use_before": False, "decoded": True}
     assert operate._in_use(depth, away=False) == "depth 4, a short probe"
     assert operate._in_use(depth, away=True) == "not known; when it last answered: depth 4"
     assert operate._in_use({"in_use": None, "probing": False}, away=True) == "not known"

@@ -40,8 +40,8 @@ async def test_ages_and_what_is_left_of_the_lease_are_counted_to_the_request_not
     hung = (await bench.api.get("/v1/status")).json()
     assert (hung["lease"]["left_s"], hung["turn"]["age_s"], hung["turn"]["late"]) == (7.0, 8.0, True)
     assert fresh["turn"]["detail"] is None
-    assert hung["turn"]["detail"] == "the engine is slow to answer, or turns fail: see the sidecar's log"
-    assert hung["type"] == ["specgov preflight", *fresh["type"]]
+    assert hung["turn"]["detail"] == "the engine is slow or hangs, or turns fail: see the sidecar's log"
+    assert hung["type"] == ["specgov preflight --engine http://127.0.0.1:30000", *fresh["type"]]
     assert hung["headline"] == f"8 s ago: {fresh['headline']}"
     assert hung["load"]["age_s"] == fresh["load"]["age_s"] + 8
     assert hung["load"]["telemetry_age_s"] == fresh["load"]["telemetry_age_s"] + 8
@@ -121,7 +121,7 @@ async def test_a_sidecar_started_twice_says_what_is_known_of_the_other(make):
     await second.tick()
     kin = f"{first.engine.holder} holds the lease (by its name a sidecar of this host"
     held = second.loop.last.steered.held_elsewhere
-    assert held == f"{kin}; it ends by itself in 14 s unless it is renewed)"
+    assert held == f"{kin}; not seen to renew so far: it ends by itself in 14 s unless it is renewed)"
     status = second.assembly.sidecar.status()
     assert status["headline"] == f"not controlled by this sidecar: {held}"
     messages = {each["condition"]: each["message"] for each in status["conditions"]}

@@ -61,7 +61,7 @@ def test_every_server_of_a_run_has_a_lease_holder_of_its_own(tmp_path):
     servers = [kind(setup, 20500, GpuEngine(), tmp_path, float) for kind in (Server, Server, RehearsedServer)]
     holders = [server.control.holder for server in servers]
     assert len(set(holders)) == 3
-    assert all(re.fullmatch(r"specgov-bench/[0-9a-f]{8}", holder) for holder in holders)
+    assert all(re.fullmatch(r"specgov-bench/[A-Za-z0-9.-]+-[0-9]+-[0-9a-f]{8}", holder) for holder in holders)
 
 
 def test_a_port_that_somebody_listens_on_is_passed_over():

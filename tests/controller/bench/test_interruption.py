@@ -2,16 +2,24 @@
 
 import json
 import os
+import re
 import signal
+import socket
 import threading
 import time
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
+from controller.bench import govern
+from controller.bench.arms import parse_arm
+from controller.bench.client import Client
+from controller.bench.engine import EngineControl, holder_of
+from controller.bench.target import ServerUnderTest
 from controller.cli import make_app
 from tests.controller.bench.test_command import Handler
 
@@ -284,7 +292,33 @@ def test_every_run_has_a_holder_of_its_own(tmp_path):
         names.append(set(server.holders))
     assert [len(each) for each in names] == [1, 1]
     assert names[0] != names[1]
-    assert all(name.startswith("specgov-bench/") for each in names for name in each)
+    start = f"specgov-bench/{re.sub(r'[^A-Za-z0-9.-]', '-', socket.gethostname())[:64]}-{os.getpid()}-"
+    assert all(name.startswith(start) for each in names for name in each)
+
+
+def test_a_holder_tells_host_and_process_within_what_the_protocol_allows():
+    """A host of 200 characters is cut to 64; what could break a line or a URL becomes a dash."""
+    assert holder_of("00c0ffee", "gpu 7/é", 41) == "specgov-bench/gpu-7---41-00c0ffee"
+    assert len(holder_of("00c0ffee", "h" * 200, 4_194_304)) == 95
+
+
+class Seen(Exception):  # noqa: N818  no error, it only ends the test
+    """The holder of a sidecar that is not made."""
+
+
+async def test_the_sidecar_of_a_policy_arm_can_be_traced_to_its_benchmark(monkeypatch, tmp_path):
+    """Its name is not that of a sidecar of this host, which nobody would look for here."""
+
+    def seen(settings):
+        raise Seen(settings.lease.holder)
+
+    monkeypatch.setattr(govern, "assemble", seen)
+    async with httpx.AsyncClient(base_url="http://127.0.0.1:19901") as http:
+        control = EngineControl(http, time.monotonic, holder_of("00c0ffee", "gpu7", 41))
+        server = ServerUnderTest("main", Client(http, time.monotonic), control)
+        with pytest.raises(Seen, match=r"^specgov-bench/gpu7-41-00c0ffee/policy$"):
+            async with govern.Governor(tmp_path)(server, parse_arm("policy:fixed")):
+                pass
 
 
 class Away(Handler):

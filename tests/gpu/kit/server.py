@@ -9,6 +9,7 @@ import os
 import random
 import secrets
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -47,7 +48,8 @@ class Server:
         self.http = httpx.AsyncClient(
             base_url=self.url, timeout=httpx.Timeout(300, connect=5), transport=LoadTransport()
         )
-        self.control = EngineControl(self.http, clock, holder_of(secrets.token_hex(4)))
+        holder = holder_of(secrets.token_hex(4), socket.gethostname(), os.getpid())
+        self.control = EngineControl(self.http, clock, holder)
         self._clock = clock
         self.load: ClosedLoop | None = None
         self._engine = engine

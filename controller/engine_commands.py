@@ -1,4 +1,4 @@
-"""What to type to take a lease from a holder that is gone; keys are named, never shown.  Pure."""
+"""What to type to reach the engine past the sidecar; keys are named, never shown.  Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from urllib.parse import quote
 
+from controller.link import PREFLIGHT
 from controller.settings import EngineSettings
 
 
@@ -14,6 +15,11 @@ def release_command(engine: EngineSettings, holder: str) -> str:
     ca = f" --cacert {shlex.quote(str(engine.ca_file))}" if engine.ca_file else ""
     url = f"{engine.url.rstrip('/')}/speculation?holder={quote(holder, safe='/')}"
     return f"curl -X DELETE{ca}{_key(engine)} {shlex.quote(url)}"
+
+
+def preflight_command(engine: EngineSettings) -> str:
+    """What has this engine checked, and not the one of the default address."""
+    return f"{PREFLIGHT} --engine {shlex.quote(engine.url.rstrip('/'))}"
 
 
 def _key(engine: EngineSettings) -> str:
