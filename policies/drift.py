@@ -10,7 +10,8 @@ stay near zero while the estimate holds, and grow by about (shift - allowance) a
 passing `threshold` is an alarm (Page, "Continuous inspection schemes", Biometrika 41, 1954).  One tick
 counts for at most `clip` deviations, so that a single absurd reading never raises an alarm.
 With allowance 0.5 and threshold 12 an alarm by pure chance takes of the order of exp(2*0.5*12), 160
-thousand, ticks (Siegmund's approximation for Gaussian residuals).
+thousand, ticks (Siegmund's approximation for Gaussian residuals).  Where residuals are not what their errors
+say they are, `Watch` counts them by how far they scatter.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from policies.bounds import NotNegative, Positive, check_bounds
+
+STANDS_OUT = 2.0
+"""Deviations by which residuals scatter that count as one, where that is more than their error."""
+SCATTER_TICKS, MOST_SCATTER = 60.0, 0.2
+"""Ticks over which scatter is averaged, and the most that a residual counts in it, or a jump would hide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,33 @@ class Cusum:
     def reset(self) -> None:
         """Forget the sums."""
         self.up = self.down = 0.0
+
+
+@dataclass(slots=True)
+class Watch:
+    """A CUSUM of relative residuals, to which a change must stand out from how far ticks scatter anyway.
+
+    On a host that others load, step times wander from second to second, all arms together: residuals are
+    then larger than their errors say, and follow each other.
+    """
+
+    params: DriftParams = field(default_factory=DriftParams)
+    sums: Cusum = field(init=False)
+    mean: float = 0.0
+    square: float = 0.0
+    """Of the residuals of late: what lasts is in the mean, and no scatter."""
+
+    def __post_init__(self) -> None:
+        self.sums = Cusum(self.params)
+
+    def update(self, residual: float, error: float) -> bool:
+        """Take the relative residual of a tick and its standard error; `True` when it raises the alarm."""
+        scatter = max(0.0, self.square - self.mean**2) ** 0.5
+        alarm = self.sums.update(residual / max(error, STANDS_OUT * scatter))
+        seen = max(-MOST_SCATTER, min(MOST_SCATTER, residual))
+        self.mean += (seen - self.mean) / SCATTER_TICKS
+        self.square += (seen**2 - self.square) / SCATTER_TICKS
+        return alarm
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policies.bounds import Positive, check_bounds
-from policies.drift import Cusum, DriftParams
+from policies.drift import DriftParams, Watch
 from policies.growth import GROWTH_PER_OCTAVE, GROWTH_SD, Timings, pace
 from policies.soundness import finite
 from policies.types import Arm, CellDelta, Gear
@@ -372,7 +372,7 @@ class StepCost:
         self.excess_s, self._excess_steps = 0.0, EXCESS_PRIOR_STEPS
         """What steps right after a prefill take longer than others, and from how many that is known."""
         self._drift = drift or DriftParams()
-        self._cusum: dict[Arm, Cusum] = {}
+        self._watch: dict[Arm, Watch] = {}
         self._field: CostField | None = None
         self._slope_now: dict[Arm, float] = {}
         self._exponents: dict[tuple[int, Arm], float] = {}
@@ -518,8 +518,8 @@ class StepCost:
         residual = math.log(seen.mean_s / expected)
         self._learn_slope(arm, known, seen, residual, error)
         # what follows prefills moves with the host's work, which is no change of the step
-        cusum = self._cusum.setdefault(arm, Cusum(self._drift))
-        alarm = not seen.rough and cusum.update(residual / error)
+        watch = self._watch.setdefault(arm, Watch(self._drift))
+        alarm = not seen.rough and watch.update(residual, error)
         if seen.rough:
             seen = dataclasses.replace(seen, cv2=seen.steps * residual**2)
         self._blend(known, seen, min(seen.mean_s, expected * math.exp(5 * error)), dt_s)

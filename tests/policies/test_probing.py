@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from policies.drift import ChangeRate, Cusum, DriftParams
+from policies.drift import ChangeRate, Cusum, DriftParams, Watch
 from policies.goodput import Goodput
 from policies.probing import Pending, ProbeParams, Prober, Prospect, Ran, gain_above, normal_cdf
 from policies.types import OFF_COLD, Arm, Observation, Probe
@@ -140,6 +140,26 @@ def test_a_restart_of_the_engine_drops_the_probe() -> None:
     assert policy.prober.pending is not None
     policy.decide(Observation(now_s=5.0, built=BUILT, engine_epoch=1, in_use=Arm(4)))
     assert policy.prober.pending is None
+
+
+def test_times_that_wander_raise_no_alarm_and_a_jump_out_of_them_does() -> None:
+    """8 % up for four ticks, 8 % down for four, by errors of 1 %: a bare CUSUM has an alarm in each swing.
+
+    A jump of 40 % is found within ten ticks.
+    """
+    bare, watch = Cusum(DriftParams()), Watch(DriftParams())
+    swings = [0.08 * (1 if tick // 4 % 2 else -1) for tick in range(240)]
+    alarms = [(bare.update(residual / 0.01), watch.update(residual, 0.01)) for residual in swings]
+    assert sum(by_error for by_error, _ in alarms) > 50
+    assert not any(by_scatter for _, by_scatter in alarms[60:])
+    assert any(watch.update(0.4, 0.01) for _ in range(10))
+
+
+def test_a_small_change_that_lasts_is_found_where_times_are_quiet() -> None:
+    """3 % up by errors of 1 %, where ticks scatter by 0.5 %: within ten ticks; a bare CUSUM takes five."""
+    watch = Watch(DriftParams())
+    assert not any(watch.update(0.005 * (-1) ** tick, 0.01) for tick in range(60))
+    assert any(watch.update(0.03, 0.01) for _ in range(10))
 
 
 def test_cusum_ignores_noise_and_one_absurd_tick_and_catches_a_shift() -> None:
