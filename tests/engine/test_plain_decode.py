@@ -17,6 +17,7 @@ from tests.engine.test_governing import in_modes, launches, put, settled, since,
 
 pytestmark = pytest.mark.timeout(2400)
 GEARS = ("warm", "cold", "frozen")
+DEEPEST = 3
 EVERY_OTHER_STEP = {"every_steps": 2, "burst_steps": 1}
 
 
@@ -319,12 +320,13 @@ class Mixed:
             await self._client.post("/abort_request", json={"rid": rid})
         answer = (await asked).raise_for_status().json()
         tokens = answer["output_ids"]
-        expected = successors(last, count)
         if answer["meta_info"]["finish_reason"]["type"] == "abort":
             self.aborted += 1
-            assert tokens == expected[: len(tokens)]
+            # SGLang cuts what a step drafts past the end of a request, but not of one aborted in that step
+            assert len(tokens) <= count + DEEPEST
+            assert tokens == successors(last, len(tokens))
         else:
-            assert tokens == expected
+            assert tokens == successors(last, count)
         self.done += 1
 
 
