@@ -97,6 +97,7 @@ class Observer:
             telemetry_age_s=now_s - self._control_at_s if control and control.telemetry else None,
             in_force=control.plan.schedule if control and control.plan and control.lease_live else None,
             in_use=in_use(control),
+            latest_arm=latest_arm(control),
             suspect=("running_zero_with_queue",) if figures.running == 0 and figures.queue else (),
         )
 
@@ -203,7 +204,16 @@ def in_use(control: ControlState | None) -> Arm | None:
 
     A scheduler that has decoded nothing names the arm that it would begin with, which is not in use.
     """
-    ranks = [r for r in control.telemetry if r.arm is not None and r.decode_steps != 0] if control else []
+    return _largest([r for r in control.telemetry if r.decode_steps != 0] if control else [])
+
+
+def latest_arm(control: ControlState | None) -> Arm | None:
+    """The same, or before any step the arm that the scheduler would begin with."""
+    return _largest(control.telemetry if control else ())
+
+
+def _largest(telemetry: Iterable[RankTelemetry]) -> Arm | None:
+    ranks = [r for r in telemetry if r.arm is not None]
     return max(ranks, key=lambda r: (r.batch_size or 0, -r.dp_rank)).arm if ranks else None
 
 

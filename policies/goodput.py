@@ -214,7 +214,8 @@ class Goodput:
     def _in_force(self, observation: Observation, arms: Sequence[Arm]) -> tuple[Schedule, Arm]:
         """The schedule that changes are measured against, and the arm for what in it is not built."""
         drafting = [arm for arm in arms if arm.depth]
-        start = observation.in_use if observation.in_use in arms else (drafting or list(arms))[0]
+        begins = observation.in_use or observation.latest_arm
+        start = begins if begins in arms else (drafting or list(arms))[0]
         assert start is not None  # noqa: S101  (one of `arms`)
         return observation.in_force or self._current or Schedule.constant(start), start
 

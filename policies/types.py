@@ -229,6 +229,8 @@ class Observation:
 
     in_force: Schedule | None = None
     """The schedule that the engine says it follows; `None`: native, or not known."""
+    latest_arm: Arm | None = None
+    """Of the latest decode step; before any, the one that the engine would begin with."""
     in_use: Arm | None = None
     """The arm of the latest decode step that telemetry shows."""
     directive: Directive | None = None

@@ -206,3 +206,10 @@ def test_parameters_out_of_range_are_refused(params: dict[str, float]) -> None:
     """The error names the parameter."""
     with pytest.raises(ValueError, match=next(iter(params))):
         GoodputParams(**params)
+
+
+def test_on_an_engine_that_has_decoded_nothing_the_depth_that_it_begins_with_is_kept() -> None:
+    """Nothing is known, so nothing is changed: depth 4, not the first of those that are built."""
+    fresh = Observation(now_s=0.0, built=(OFF_COLD, Arm(1), Arm(2), Arm(4)), latest_arm=Arm(4))
+    schedule = Goodput().decide(fresh).schedule
+    assert schedule is None or schedule.arm_for(1) == Arm(4)
