@@ -203,3 +203,15 @@ def test_an_engine_that_is_not_controllable_has_nothing_built():
     fake = engine()
     fake.controllable = False
     assert Observer().observe(sample(fake, 0.0), 0.0).built == ()
+
+
+def test_a_scheduler_that_has_decoded_nothing_uses_no_depth_and_says_which_it_begins_with():
+    """Depth 4 before any step: not in use, and what a policy must not change for nothing."""
+    fake = engine()
+    state = fake.state()
+    (row,) = state["telemetry"]
+    for steps, used in ((0, None), (1, Arm(4))):
+        fresh = {**state, "telemetry": [{**row, "decode_steps": steps, "depth": 4, "gear": "on"}]}
+        taken = EngineSample(0.0, loads(rank()), control=parse_control_state(fresh))
+        seen = Observer().observe(taken, 0.0)
+        assert (seen.in_use, seen.latest_arm) == (used, Arm(4))
